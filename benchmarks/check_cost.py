@@ -2,7 +2,7 @@
 
     python benchmarks/check_cost.py [--framework trl|verl|openrlhf|easyr1] [--write] [--json FILE]
 
-The time inside every function that measures (hooks on the log-probabilities and on one parameter, the comparison with
+The time inside every function that measures (hooks on the log-probabilities and on every parameter, the comparison with
 the objective's own gradient, the comparison with the plan) over the time of the steps that they are part of, generation
 left out; also with completions so short that nearly nothing else is computed. Processor time of one process with one
 thread, so that other work on the machine changes little. --write puts the framework's part into
@@ -32,7 +32,7 @@ import torch
 import trl_runs as runs
 
 from batchbridge import wrap
-from batchbridge.kit import measuring
+from batchbridge.kit import gradient_sketches, measuring
 from batchbridge.kit.workers import Orders
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import (
@@ -53,7 +53,8 @@ from batchbridge.testing.tiny import tiny_tokenizer
 EVERYWHERE: tuple[tuple[Any, str], ...] = (
     (measuring.Tap, "watch"),
     (measuring._MicroBatch, "arrive"),
-    (measuring.Witness, "arrive"),
+    (gradient_sketches.Sketches, "arrive"),
+    (gradient_sketches.Sketches, "compare"),
 )
 
 
@@ -88,6 +89,8 @@ ROWS = {
     "16 completions of 150 tokens": Work(16, 608, 150),
     "16 completions of 8 tokens": Work(16, 160, 8),
 }
+LARGE = {"8 completions of 150 tokens, a model of 0.5B": Work(8, 1216, 150, policy="0.5B")}
+"""Rows of TRL alone: the shape of Qwen2-0.5B, a step of one micro-batch; needs 16 GiB and ten minutes."""
 STEPS = 4
 Spent = dict[str, float]
 """checks: seconds inside of functions that measure, since it was last set to zero. depth: of them, one in another."""
@@ -355,7 +358,7 @@ Functions = tuple[tuple[str, str], ...]
 """Where functions are: module or module:class, and name."""
 FRAMEWORKS: dict[str, tuple[Callable[[Path, Work], Callable[[Spent], float]], Functions]] = {
     # its run, up to where steps begin, and what measures in it beside EVERYWHERE
-    "trl": (trl, (("batchbridge_trl.recording:StepLog", "measure"), ("batchbridge_trl.recording:StepLog", "check"))),
+    "trl": (trl, (("batchbridge_trl.recording:TrlLayer", "look"),)),
     "verl": (
         verl,
         (
@@ -410,23 +413,25 @@ def main() -> None:
     parser.add_argument("--framework", choices=tuple(FRAMEWORKS), default="trl")
     parser.add_argument("--write", action="store_true", help="put it into check_cost.json and check_cost.md")
     parser.add_argument("--json", type=Path, help="also write the result here")
-    parser.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
+    parser.add_argument("--rows", nargs="+", choices=(*ROWS, *LARGE), default=tuple(ROWS))
     options = parser.parse_args()
+    if set(options.rows) & LARGE.keys() and (set(options.rows) & ROWS.keys() or options.framework != "trl"):
+        parser.error("rows of a large model are measured alone, and of TRL")
     names = ("batchbridge", {"easyr1": "verl"}.get(options.framework, options.framework), "transformers", "torch")
     result = {
         "machine": runs.machine("cpu"),
         "versions": {name: runs.installed(name) for name in names},
-        "rows": {name: measure(options.framework, ROWS[name]) for name in options.rows},
+        "rows": {name: measure(options.framework, (ROWS | LARGE)[name]) for name in options.rows},
     }
     for name, row in result["rows"].items():
         print(f"{name}: {row['share']:.2%} ({row['milliseconds_a_step']:.1f} of {row['step_milliseconds']:.0f} ms)")
     here = Path(__file__)
     if options.write:
         file = here.with_suffix(".json")
-        results = {
-            **json.loads(file.read_text(encoding="utf-8")),
-            options.framework: {"measured_on": runs.measured_on(), **result},
-        }
+        results = json.loads(file.read_text(encoding="utf-8"))
+        large = set(options.rows) & LARGE.keys()
+        place = f"{options.framework}, {'large' if large else ''}".rstrip(", ")
+        results[place] = {"measured_on": runs.measured_on(), **result}
         file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         here.with_suffix(".md").write_text("\n".join(page(results)), encoding="utf-8")
     if options.json is not None:

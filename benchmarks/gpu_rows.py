@@ -21,7 +21,7 @@ from batchbridge import Plan, wrap
 from batchbridge.testing.oracle import Sample, ScriptedRun, double, logprobs, relative_error, step_gradient
 from batchbridge.testing.tiny import tiny_tokenizer
 from batchbridge_trl import rows as trl_rows
-from batchbridge_trl.recording import StepLog
+from batchbridge_trl.recording import TrlLayer
 from batchbridge_trl.testing import Captured, sampling
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "on_cpu"))  # verl's worker without Ray is the tests' own
@@ -32,7 +32,7 @@ NOISE = 3.0
 """A bar is so many times what the native run itself is off, or moves by rounding."""
 SLOWER = 0.02
 """The share of a step that the control of the costs adds."""
-LEDGER = (("batchbridge_trl.recording:StepLog", "write"), ("batchbridge_trl.engine", "facts_of"))
+LEDGER = (("batchbridge_trl.recording:TrlLayer", "write"), ("batchbridge_trl.engine", "facts_of"))
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
 """What a launcher would tell a lone process."""
 
@@ -257,8 +257,8 @@ def cost(options: dict[str, Any], device: str, tiny: bool) -> dict[str, Any]:
     plain = check_cost.measure("trl", work, ())["step_milliseconds"]
     checks = check_cost.measure("trl", work)["milliseconds_a_step"]
     ledger = check_cost.measure("trl", work, LEDGER)["milliseconds_a_step"]
-    with slower(StepLog, "check", SLOWER * plain, work):
-        one = (("batchbridge_trl.recording:StepLog", "check"),)
+    with slower(TrlLayer, "hold", SLOWER * plain, work):
+        one = (("batchbridge_trl.recording:TrlLayer", "hold"),)
         slowed = check_cost.measure("trl", work, one)["milliseconds_a_step"]
     same_split = replace(work.setting, tokens_per_device=0, micro=4 if tiny else 8)
     whole = runs.pairs(same_split, 1 if tiny else 3, print)

@@ -383,7 +383,7 @@ def of_the_step(plan: Plan, ranks: int) -> dict[str, Any]:
     def gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """As accelerate's `gather_object`: every rank's pickle comes, as long as the longest."""
         fields = [(row.rollout, 0, row.prompt, row.sample, row.tokens, row.weight, 0.0, 1e-6) for row in rows]
-        pickles = [pickle.dumps([(fields[item], None) for item in share]) for share in shares]
+        pickles = [pickle.dumps([(fields[item], None, None) for item in share]) for share in shares]
         sizes.append(max(map(len, pickles)) * (ranks - 1))
         started = time.process_time()
         everyone = [each for one_rank in pickles for each in pickle.loads(one_rank)]

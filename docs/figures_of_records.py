@@ -549,14 +549,27 @@ def open_instruct_published() -> str:
 def check_cost() -> str:
     """docs/measured.md: the checks' share of a step, by framework."""
     found = read("benchmarks/check_cost.json")
+    large = found.pop("trl, large")
     names = list(next(iter(found.values()))["rows"])
-    return table(
-        ("share of a step on one CPU process", *names),
-        [
-            (framework, *(f"{of['rows'][name]['share'] * 100:.2f} %" for name in names))
-            for framework, of in sorted(found.items())
-        ],
+    rows = [
+        (framework, *(f"{of['rows'][name]['share'] * 100:.2f} %" for name in names))
+        for framework, of in sorted(found.items())
+    ]
+    ((name, row),) = large["rows"].items()
+    measured = f"{large['measured_on']['commit']}, {large['measured_on']['date']}"
+    of_large = table(
+        ("trl, on one CPU process", "a step, s", "of which checks, ms", f"share, measured on {measured}"),
+        [(name, f"{row['step_milliseconds'] / 1e3:.1f}", f"{row['milliseconds_a_step']:.0f}", f"{row['share']:.2%}")],
     )
+    return f"{table(('share of a step on one CPU process', *names), rows)}\n\n{of_large}"
+
+
+def gradient_noise() -> str:
+    """docs/measured.md: the noise of gradients that are summed up, and the bar."""
+    found = read("benchmarks/gradient_noise.json")
+    rows = [(kind, f"{of['noise']:.1e}", f"{of['bar']:.1e}") for kind, of in found["rows"].items()]
+    largest = f"largest departure of {found['runs']} runs, {found['date']}, torch {found['torch']}"
+    return table(("gradients are summed up in", largest, "bar"), rows)
 
 
 def gpu() -> str:

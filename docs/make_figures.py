@@ -35,6 +35,7 @@ BLOCKS = {
     "easyr1-against": records.easyr1_against,
     "open_instruct-published": records.open_instruct_published,
     "check-cost": records.check_cost,
+    "gradient-noise": records.gradient_noise,
     "gpu": records.gpu,
     "nemo_rl": records.nemo_rl,
     "skyrl": records.skyrl,

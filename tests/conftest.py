@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,16 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 def repository() -> Path:
     """The checkout's root."""
     return Path(__file__).parent.parent
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command line in this process: words to (exit code, standard output, standard error)."""
+    from batchbridge.cli.main import main
+
+    def typed(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return typed

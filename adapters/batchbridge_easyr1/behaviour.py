@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import NativeStep
-from batchbridge.kit.native_steps import PromptAndSample, dealt_steps, rollouts_of
-from batchbridge.kit.torch_random import TorchGenerator
+from batchbridge.kit.native_steps import PromptAndSample, dealt_steps, rollouts_of, shuffled_orders, shuffled_rollouts
 from batchbridge_easyr1.rules import defects
 from batchbridge_easyr1.run import EasyR1Run
 from batchbridge_easyr1.settings import DATA, DYNAMIC, GROUP, MICRO, MINI_ROLLOUT, MODE, PASSES, PROMPTS
@@ -77,15 +76,22 @@ def native_steps(
     return _steps(run, dataset_size, response_tokens)
 
 
-def _prompt_orders(run: EasyR1Run, dataset_size: int) -> Iterator[list[int]]:
+def _prompt_orders(run: EasyR1Run, dataset_size: int) -> Iterator[Sequence[int]]:
     """Each epoch's order: of the generator's draws the first, the third, ... (measured)."""
-    generator = TorchGenerator(run[f"{DATA}seed"])
-    while True:
-        if not run[f"{DATA}shuffle"]:
-            yield list(range(dataset_size))
-            continue
-        yield generator.permutation(dataset_size)
-        generator.permutation(dataset_size)
+    return shuffled_orders(dataset_size, _shuffle_seed(run), draws_after=1)
+
+
+def _shuffle_seed(run: EasyR1Run) -> int | None:
+    return run[f"{DATA}seed"] if run[f"{DATA}shuffle"] else None
+
+
+def own_rollouts(reading: Reading) -> Callable[[], Iterator[Sequence[int]]] | None:
+    """The function that gives the prompts of every rollout of an unwrapped run, which travels by pickle; None where the
+    settings leave them open."""
+    run, size = getattr(reading, "run", None), reading.dataset_size
+    if not isinstance(run, EasyR1Run) or size is None or run.prompts_at_once != run[PROMPTS]:
+        return None
+    return functools.partial(shuffled_rollouts, size, run[PROMPTS], _shuffle_seed(run), draws_after=1)
 
 
 def _steps(run: EasyR1Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -75,12 +75,13 @@ class EasyR1Adapter(PackagedAdapter):
         said = _said(source, version)
         copy = context.copy if context.copy is not None and not context.copy.unread else None
         kinds, rows = kinds_of(version), settings_of(version)
+        free: Sequence[str] = FREE_GROUPS
         if copy is not None:
-            from batchbridge_easyr1.copies import kinds_in, rows_in
+            from batchbridge_easyr1.copies import free_groups_in, kinds_in, rows_in
 
-            kinds, rows = kinds_in(copy), rows_in(copy)
+            kinds, rows, free = kinds_in(copy), rows_in(copy), free_groups_in(copy)
         title = f"EasyR1 {version}" if copy is None else "your copy of EasyR1"
-        said.findings += _unknown_keys(said, kinds, title)
+        said.findings += _unknown_keys(said, kinds, title, free)
         native, unread = NATIVELY.values(rows.values(), said, {}, source.env)
         blocked = unread or any(one.code in (CODES.wrong_value, "BB-EZR1-007") for one in said.findings)
         said.findings += _wrong_types(said, {key: kind for key, kind in kinds.items() if key not in rows})
@@ -195,14 +196,16 @@ def _base(name: Any, beside: Path | None, version: str, said: OmegaConfSettings)
     said.findings.append(Finding("BB-EZR1-007", "error", "config", text, where, fixes, undecided=True))
 
 
-def _unknown_keys(said: OmegaConfSettings, known: Mapping[str, Kind], title: str) -> list[Finding]:
+def _unknown_keys(
+    said: OmegaConfSettings, known: Mapping[str, Kind], title: str, free_groups: Iterable[str]
+) -> list[Finding]:
     groups = groups_of(known)
     found = [
         NATIVELY.wrong(place, said.values[key], "a group of settings")
         for key, place in said.places.items()
         if key in groups and not isinstance(said.values[key], Mapping)
     ]
-    free = tuple(f"{group}." for group in FREE_GROUPS)
+    free = tuple(f"{group}." for group in free_groups)
     unknown = [key for key in said.places if key not in known and key not in groups and not key.startswith(free)]
     near = suggested_keys(unknown, known, 0.85, taken=said.places)
     for key in unknown:

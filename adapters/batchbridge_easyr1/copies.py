@@ -12,7 +12,7 @@ from batchbridge.kit.kinds import Kind, or_null
 from batchbridge.kit.omegaconf_kinds import ANY
 from batchbridge.kit.own_copy import CopyFacts, OwnCopy, compared_copy
 from batchbridge.kit.proven import methods
-from batchbridge_easyr1.settings import NAMED_KINDS, kinds_of, settings_of
+from batchbridge_easyr1.settings import FREE_GROUPS, NAMED_KINDS, kinds_of, settings_of
 
 _RAY, _ACTOR, _WORKER = "trainer/ray_trainer.py", "workers/actor/dp_actor.py", "workers/fsdp_workers.py"
 FACTS = CopyFacts(
@@ -59,6 +59,11 @@ def kinds_in(copy: OwnCopy) -> dict[str, Kind]:
     """Every key of a copy with what its field takes."""
     known = kinds_of(copy.release)
     return {key: known[key] if key in known and one.kind != "any" else _kind(one) for key, one in copy.declared.items()}
+
+
+def free_groups_in(copy: OwnCopy) -> tuple[str, ...]:
+    """The groups of a copy that take any key: fields that are dictionaries."""
+    return *FREE_GROUPS, *(key for key, one in copy.declared.items() if one.kind == "dict")
 
 
 def rows_in(copy: OwnCopy) -> dict[str, Key]:

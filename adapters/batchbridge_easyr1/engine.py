@@ -20,16 +20,19 @@ import torch
 
 from batchbridge import CannotAttach
 from batchbridge.kit import proven, worker_layer
-from batchbridge.kit.before_update import applied_rate
+from batchbridge.kit.carried_rows import row_objections
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.measuring import Measured
+from batchbridge.kit.optimizer_groups import applied_rate
 from batchbridge.kit.patches import Patches, rebound, temporarily
 from batchbridge.kit.probing import ProbeBatch, batches, made_up_run, normaliser, remedy_with, verdict
 from batchbridge.kit.replicas import Replicas
+from batchbridge.kit.row_digests import ROW_DIGESTS, InputObjection
 from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow, facts
 from batchbridge_easyr1.clock import TickedSchedule, schedule_of
 from batchbridge_easyr1.images import processed
+from batchbridge_easyr1.inputs import CARRIED
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
 from batchbridge_easyr1.watching import EasyR1StepInputs, EasyR1StepProbe
@@ -81,6 +84,8 @@ class ActorLayer(WorkerLayer):
         self._probing = False
         self._data: Any = None
         self._rows: list[TrainedRow | None] = []
+        self._changed: dict[int, InputObjection] = {}
+        """Objections to rows that do not carry what the trainer's process sent, by their place in the batch."""
         self._first_step, self._done = 0, 0
         self._cuts: list[list[int]] | None = None
         self._tick = True
@@ -114,6 +119,16 @@ class ActorLayer(WorkerLayer):
     def trained_module(self) -> Any:
         """The actor's module, whose flat parameters FSDP1 gives the optimizer."""
         return self._actor.actor_module
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that is there when the layer is installed; see `WorkerLayer`."""
+        return self._actor.actor_optimizer
+
+    @property
+    def schedule(self) -> Any:
+        """The worker's scheduler; see `WorkerLayer`."""
+        return self._worker.lr_scheduler
 
     # ---- the probe
 
@@ -175,26 +190,32 @@ class ActorLayer(WorkerLayer):
         if not self._observation.agree(self.ranks.gather):  # before the first exchange: others would wait for this rank
             return dict(self._native_update(data))
         self._data, self._done = data, 0
-        self._rows, inputs = expected
+        self._rows, inputs, self._changed = expected
         self._watch.expect(inputs, self._places)
         try:
             if self._enforces:
                 return self._enforced(data)
             rollouts = self.ranks.gather([(row.rollout,) for row in self._rows if row is not None])
             self._first_step = min(rollouts)[0] * self._orders.steps_per_rollout
-            return dict(self._native_update(data))
+            with self._watch.differentiating():
+                return dict(self._native_update(data))
         finally:
             self._data, self._normaliser = None, None
             self._watch.expect(None, self._places)
 
-    def _expected(self, data: Any) -> tuple[list[TrainedRow | None], EasyR1StepInputs]:
-        """A batch's rows, and what they are meant to train."""
+    def _expected(self, data: Any) -> tuple[list[TrainedRow | None], EasyR1StepInputs, dict[int, InputObjection]]:
+        """A batch's rows, what they are meant to train, and objections to what they carry."""
         if POSITION not in data.non_tensor_batch:
             reason = "a batch without BatchBridge's columns reached the actor's optimizer"
             raise CannotAttach({"unplanned_batch": reason})
         detached = self._orders.detached and self._enforces
         penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
-        return identified(data), EasyR1StepInputs.of(data.batch, detached=detached, penalised=penalised)
+        given = EasyR1StepInputs.of(
+            data.batch, detached=detached, penalised=penalised, temperature=self._orders.temperature
+        )
+        rows = identified(data)
+        told = None if self._observation.observes else data.meta_info.get(ROW_DIGESTS)
+        return rows, given, row_objections(told, data.batch, [row for row in rows if row is not None], CARRIED)
 
     def _enforced(self, data: Any) -> dict[str, Any]:
         assert self._plan is not None, "wrap refuses to enforce without a plan"
@@ -203,12 +224,12 @@ class ActorLayer(WorkerLayer):
         self._first_step, self._tick = step, self._plan.step(step).lr_tick
         self._normaliser = self.denominators(row for row in self._rows if row is not None)
         if self._normaliser.tokens:
-            with self._one_step(len(data)):
+            with self._one_step(len(data)), self._watch.differentiating():
                 metrics = dict(self._native_update(data))
         else:
             metrics = {}  # EasyR1 would divide by zero tokens, and let AdamW decay the weights
             self._learning_rate = applied_rate(self._actor.actor_optimizer)
-            self.hold()
+            self.hold([*self._changed.values()])
             self.write(gradient_norm=None, skipped=True)
         return metrics
 
@@ -257,7 +278,9 @@ class ActorLayer(WorkerLayer):
 
     def measure(self) -> list[str]:
         """Reads off what every row of the step weighed; see `WorkerLayer.measure`."""
-        return self._watch.look(self._step_rows(), self._start)
+        rows = self._step_rows()
+        changed = [self._changed[row.index] for row in rows if row is not None and row.index in self._changed]
+        return [*changed, *self._watch.look(rows, self._start)]
 
     # ---- facts
 

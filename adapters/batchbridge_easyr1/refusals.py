@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -245,5 +247,13 @@ def _lora_rollouts(trainer: Any, request: Request) -> bool:
     version = installed("peft")
     return on(request, RANK) is not False and version is not None and holds(f">={UNSENT_FROM}", version)
 
+
+def _registered() -> Mapping[str, Any]:
+    """Estimators by name. Source: EasyR1 0.3.2 to 0.3.3.dev0 core_algos.register_adv_estimator."""
+    found: Mapping[str, Any] = getattr(sys.modules.get("verl.trainer.core_algos"), "ADV_ESTIMATOR_MAP", {})
+    return found
+
+
+LIVE.append(refused.own_estimator("EasyR1", ESTIMATOR, _registered, "verl"))
 
 REFUSALS = (*SETTLED, *LIVE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchbridge import CannotAttach, Source
@@ -12,6 +12,7 @@ from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import SettableFields, own_spec, split
+from batchbridge_easyr1.behaviour import own_rollouts
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import KL_ESTIMATORS
 from batchbridge_easyr1.proven import CODE
@@ -58,7 +59,8 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
     from batchbridge_easyr1.trainer import EasyR1Observer
 
     if request.mode != "enforce":
-        observer = EasyR1Observer(trainer, orders_of(request, version), patches)
+        told = {"native_rollouts": own_rollouts(request.reading), "temperature": temperature_of(trainer)}
+        observer = EasyR1Observer(trainer, request, orders_of(request, version, **told), patches)
         return Patched(detach=observer.detach)
     settings, left = settings_for(trainer, request)
     _follow_plan(trainer, request, version, patches, settings)
@@ -81,6 +83,7 @@ def _follow_plan(trainer: Any, request: Request, version: str, patches: Patches,
         ticks=plan.total_rollouts if per_rollout else plan.total_optimizer_steps,
         settings=settings,
         detached=objective.old_logprobs == "detached",
+        temperature=temperature_of(trainer),
     )
     configure(trainer.config.worker, budget(request)[0], patches)
     if objective.kl_placement == "reward":  # subtracted in this process, before advantages
@@ -91,6 +94,11 @@ def _follow_plan(trainer: Any, request: Request, version: str, patches: Patches,
     if settings.get("use_kl_loss"):  # else EasyR1 takes it from the rewards
         patches.set(trainer.config.algorithm, "use_kl_loss", True, what="KL in the loss", why="the spec")
     EasyR1PlanPatches(trainer, EasyR1Driver(trainer, request, orders), patches)
+
+
+def temperature_of(trainer: Any) -> float:
+    """The temperature that log-probabilities are of."""
+    return float(trainer.config.worker.rollout.temperature)
 
 
 def configure(worker: Any, settings: Mapping[str, Any], patches: Patches) -> None:
@@ -117,6 +125,15 @@ def _version(trainer: Any) -> str:
     return version
 
 
+def _prompts(trainer: Any) -> Sequence[Any] | None:
+    """The column that EasyR1's own data set reads prompts from. Source: EasyR1 b44b311 RLHFDataset."""
+    from batchbridge.kit import PromptColumn  # `check` imports this module, and reads no prompts
+
+    dataset = trainer.train_dataloader.dataset
+    rows, key = getattr(dataset, "dataset", None), getattr(dataset, "prompt_key", None)
+    return None if rows is None or key is None else PromptColumn(rows, key)
+
+
 RUNTIME = Runtime(
     framework="easyr1",
     version=_version,
@@ -124,6 +141,7 @@ RUNTIME = Runtime(
     refusals=REFUSALS,
     always=UNOBSERVED,
     training=lambda trainer: is_inside(trainer, "fit", of=("verl",)),
+    prompts=_prompts,
     patch=_patch,
     assumes=assumed,
 )

@@ -9,6 +9,13 @@ from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import CandidatePlan, Request, workers_ray
+from batchbridge.kit.carried_rows import (
+    ComputedRows,
+    compute_advantage_told,
+    hold_sent,
+    rewrite_advantages,
+    told_by_batch,
+)
 from batchbridge.kit.checkpoints import FSDP_SHARDS
 from batchbridge.kit.identified_rows import (
     POSITION,
@@ -19,13 +26,15 @@ from batchbridge.kit.identified_rows import (
     STEP,
     NumberedDataset,
     PlannedLoader,
-    rewrite_advantages,
 )
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
 from batchbridge.kit.ranks import layout
+from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_easyr1.images import require
+from batchbridge_easyr1.inputs import CARRIED, PRODUCER, read_by_producers
 from batchbridge_easyr1.sampling import SeededLoader
 
 CANDIDATE = "batchbridge_candidate"
@@ -38,8 +47,12 @@ class EasyR1Driver(StepDriver):
     other_ranks = FSDP_SHARDS
 
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
-        super().__init__(request, orders)
         self._trainer, self._actor = trainer, trainer.config.worker.actor
+        super().__init__(request, orders)
+
+    def settings_read(self) -> Mapping[str, Any]:
+        """The settings that generation, rewards and advantages read; see `read_by_producers`."""
+        return read_by_producers(self._trainer)
 
     def install(self, patches: Patches) -> None:
         """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same, and its
@@ -80,6 +93,7 @@ class EasyR1PlanPatches:
         self._rows: RolloutRows | None = None
         self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
         self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
+        self._computed = compute_advantage_told(patches, PRODUCER, CARRIED)
         total = driver.rollouts()
         self._candidates, loader = None, self._planned_loader()
         if isinstance(driver.plan, CandidatePlan):
@@ -142,6 +156,7 @@ class EasyR1PlanPatches:
     def _make_batch(self, metrics: dict[str, Any]) -> Any:
         trainer, driver = self._trainer, self._driver
         rollout = int(trainer.global_step) - 1
+        driver.hold_settings(rollout)
         data = trainer.config.data
         own, data.rollout_batch_size = data.rollout_batch_size, len(driver.plan.rollout(rollout).prompts)
         try:
@@ -204,12 +219,17 @@ class EasyR1PlanPatches:
 
             rows, driver = self._rows, self._driver
             assert rows is not None, "rows are identified before they are trained on"
-            rewrite_advantages(batch.batch, rows, driver.plan)
+            marks = batch.non_tensor_batch[POSITION], batch.non_tensor_batch[SAMPLE]
+            self._computed.require(batch.batch, *marks, driver.generated_at(rows.index))
+            rewrite_advantages(batch.batch, rows, driver)
+            digests = told_by_batch(batch.batch, CARRIED, *marks)
             outputs = []
             for step in driver.steps_of(rows.index):
                 order = driver.step_rows(step, rows)
                 part = selected(batch, [None if row is None else rows.places[row] for row in order])
-                part.meta_info = {**batch.meta_info, "global_token_num": lengths_of(part), STEP: step.index}
+                told = {row: digests[row] for row in order if row is not None}
+                values = {"global_token_num": lengths_of(part), STEP: step.index, ROW_DIGESTS: told}
+                part.meta_info = {**batch.meta_info, **values}
                 metrics = native(part).non_tensor_batch
                 outputs.append({name: values.tolist() for name, values in metrics.items()})
             return DataProto(non_tensor_batch={name: np.array(values) for name, values in merged(outputs).items()})
@@ -226,7 +246,7 @@ class EasyR1PlanPatches:
         self._native_save()
 
     def _load(self) -> Any:
-        saved = self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer))
+        saved = self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer), newest_checkpoint(self._trainer))
         if saved and self._candidates is not None:
             self._candidates.next = int(saved["next_candidate"])
         return self._native_load()
@@ -277,9 +297,15 @@ class CandidateLoader:
 class EasyR1Observer:
     """The native run as it is, with every completion identified; order, membership, loss and clock stay EasyR1's."""
 
-    def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
+    def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self.receipts: list[Receipt] = []
+        self._computed: ComputedRows | None = None
+        """The rows from where advantages are computed to where they are sent; None in a run that is observed."""
+        if request.mode == "verify":
+            self._computed = compute_advantage_told(patches, PRODUCER, CARRIED)
+            self._advantages = HeldAdvantages.of(request)
+            self._settings = ProducerSettings(lambda: read_by_producers(trainer))
         # torch forbids a loader another dataset, but its iterator reads this entry.
         self._loader, self._dataset = trainer.train_dataloader, trainer.train_dataloader.dataset
         vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
@@ -298,13 +324,37 @@ class EasyR1Observer:
         self._arrive()
 
     def _arrive(self) -> None:
-        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self._orders, self._patches)
+        group = self._trainer.actor_rollout_ref_wg
+        self.receipts = install_everywhere(group, self._orders, self._patches)
+        if self._computed is not None:
+            what, why = "digests of what its rows carry ride with it", "inputs of the step"
+            update = self._update(self._computed, group.update_actor)
+            self._patches.set(group, "update_actor", update, what=what, why=why)
+
+    @property
+    def _step(self) -> int:
+        """The optimizer step before which the rollout in hand is generated."""
+        return (int(self._trainer.global_step) - 1) * self._orders.steps_per_rollout
+
+    def _update(self, computed: ComputedRows, native: Any) -> Any:
+        def update_actor(batch: Any) -> Any:
+            marks = batch.non_tensor_batch[POSITION], batch.non_tensor_batch[SAMPLE]
+            digests = hold_sent(computed, self._advantages, batch.batch, *marks, self._step)
+            batch.meta_info[ROW_DIGESTS] = digests
+            try:
+                return native(batch)
+            finally:
+                del batch.meta_info[ROW_DIGESTS]
+
+        return update_actor
 
     def _make_batch(self, metrics: dict[str, Any]) -> Any:
         import numpy as np
 
         if not self.receipts:
             raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
+        if self._computed is not None:
+            self._settings.require(self._step)
         batch = self._native_make(metrics)
         group = self._trainer.config.worker.rollout.n
         number_samples(batch, group)
@@ -348,9 +398,14 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
         return Path(settings.load_checkpoint_path)
     if not settings.find_last_checkpoint:
         return None
+    return newest_checkpoint(trainer)
+
+
+def newest_checkpoint(trainer: Any) -> Path | None:
+    """The newest checkpoint that the run, or one before it, has finished: the one that EasyR1's own file names."""
     from verl.utils.checkpoint import find_latest_ckpt
 
-    found = find_latest_ckpt(settings.save_checkpoint_path)[0]
+    found = find_latest_ckpt(trainer.config.trainer.save_checkpoint_path)[0]
     return None if found is None else Path(found)
 
 

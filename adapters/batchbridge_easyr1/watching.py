@@ -17,12 +17,16 @@ import torch
 
 from batchbridge import LostGradient
 from batchbridge.kit import Objective, Surrogate, clip_bounds
+from batchbridge.kit.gradient_sketches import sketches_of
 from batchbridge.kit.measuring import Measured, Rows, Tap
+from batchbridge.kit.model_inputs import HeldModelInputs, SeenModelInputs
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch
-from batchbridge.kit.sharded import smallest_weight
 from batchbridge.kit.step_probe import MEASURED, StepProbe
 from batchbridge.kit.workers import TrainedRow, read_places
+
+MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "responses")
+"""Columns that a model is run on, or that its log-probabilities are of."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,21 @@ class EasyR1StepInputs:
     advantages: torch.Tensor
     old: torch.Tensor | None
     reference: torch.Tensor | None
+    model_inputs: HeldModelInputs
+    """The rows' tokens and their positions, and the temperature, as the model should be run on them."""
 
     @classmethod
-    def of(cls, batch: Mapping[str, torch.Tensor], *, detached: bool, penalised: bool) -> EasyR1StepInputs:
+    def of(
+        cls, batch: Mapping[str, torch.Tensor], *, detached: bool, penalised: bool, temperature: float | None = None
+    ) -> EasyR1StepInputs:
         """The values that a batch gives. detached: ratios are over the current policy. penalised: a KL term is in the
-        loss."""
+        loss. temperature: see `HeldModelInputs`."""
         return cls(
             batch["response_mask"].clone(),
             batch["advantages"].clone(),
             None if detached else batch["old_log_probs"].clone(),
             batch["ref_log_probs"].clone() if penalised else None,
+            HeldModelInputs.of(batch, MODEL_INPUTS, temperature),
         )
 
     def rows(self, places: Sequence[int]) -> Rows:
@@ -70,11 +79,12 @@ class EasyR1StepProbe(StepProbe):
         self._places: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
         self._parts: list[Sequence[int]] = []
         self._moved = False
+        self._run_on = SeenModelInputs()
         self._leaves: list[tuple[Tap, ProbeBatch]] = []
         module, hooked = actor.actor_module, "log-probabilities hooked"
         self._native_forward = patches.read(actor, "_forward_micro_batch", self._forward, what=hooked, why=MEASURED)
         self._native_clip = patches.read(module, "clip_grad_norm_", self._clip, what="recorded", why=MEASURED)
-        self.watch_weight(lambda: smallest_weight(text_of(module)))
+        self.watch_gradients(lambda: sketches_of(module))
 
     def surrogates(self) -> Mapping[str, Surrogate]:
         """EasyR1's own, of the actor's settings."""
@@ -92,6 +102,9 @@ class EasyR1StepProbe(StepProbe):
         if self._leaves:
             tap, made = self._leaves.pop(0)
             return tap.leaf(made.logprobs, made.rows)
+        if self._given is not None and torch.is_grad_enabled():
+            given = self._given.model_inputs
+            self._observation.read(lambda: self._hold_inputs(given, micro_batch, *arguments, **options))
         result = self._native_forward(micro_batch, *arguments, **options)
         if self._given is not None and result.requires_grad:
             places = self._places(len(self._parts), len(result))
@@ -101,6 +114,13 @@ class EasyR1StepProbe(StepProbe):
             else:
                 self._moved = True
         return result
+
+    def _hold_inputs(self, given: HeldModelInputs, micro_batch: Any, temperature: float) -> None:
+        """Compares what the model is about to be run on; before it is, since it may change that."""
+        rows = len(micro_batch["input_ids"])
+        places = self._places(len(self._parts), rows)
+        if len(places) == rows:  # else the step departs anyway
+            self._run_on.compare(given, places, micro_batch, temperature)
 
     def leaves(self, tap: Tap, made: Sequence[ProbeBatch]) -> None:
         """The next forward passes are none: their log-probabilities are the probe's."""
@@ -120,7 +140,7 @@ class EasyR1StepProbe(StepProbe):
         """
         parts, self._parts = self._parts, []
         moved, self._moved = self._moved, False
-        objections = []
+        objections = self._run_on.objections({row.index: row.named for row in rows if row is not None})
         for row in rows:
             if row is not None:
                 row.measured(Measured(math.nan, 0.0))
@@ -135,32 +155,14 @@ class EasyR1StepProbe(StepProbe):
             objections.append(str(error))
         except ValueError:
             objections.append("the loss did not take the rows of log-probabilities that the step has")
-        return objections + self.weight_objections(1 / self._ranks)
+        return objections + self.gradient_objections(1 / self._ranks, self._actor.actor_optimizer)
 
     def drop(self) -> None:
         """Forgets what was seen since the last `look`."""
         super().drop()
         self._parts.clear()
+        self._run_on.drop()
         self._moved = False
-
-
-def text_of(module: Any) -> Any:
-    """The last layer that FSDP has a part of its own for in the text of a model with a vision tower, whose weights have
-    no gradient in rows without an image; any other model itself."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    if not any(_in(name, "visual") for name, _ in module.named_modules()):
-        return module
-    units: dict[str, Any] = {}
-    for name, unit in module.named_modules():
-        inner = isinstance(unit, FullyShardedDataParallel) and unit is not module
-        if inner and _in(name, "language_model") and not any(name.startswith(f"{outer}.") for outer in units):
-            units[name] = unit
-    return list(units.values())[-1] if units else module
-
-
-def _in(name: str, part: str) -> bool:
-    return part in name.split(".")
 
 
 def surrogates(config: Any, objective: Objective) -> dict[str, Surrogate]:

@@ -21,6 +21,7 @@ from batchbridge_open_instruct import TELLS
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS
+from batchbridge_open_instruct.settings_file import file_behind_script
 from batchbridge_open_instruct.values import LARGEST
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class OpenInstructAdapter(PackagedAdapter):
     enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
     outside = "batchbridge_open_instruct.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
+    counts_places: ClassVar[bool] = True
 
     def asked_version(self, context: Context) -> tuple[str | None, str]:
         """The checkout that is asked for, by its date."""
@@ -79,7 +81,9 @@ class OpenInstructAdapter(PackagedAdapter):
             from batchbridge_open_instruct.copies import rows_in
 
             rows, others = rows_in(context.copy)
-        line = _given(source, options_of(rows, others))
+        behind = file_behind_script(source, _place(source.argv[:4]), script, context.copy)
+        source = behind.source
+        line = behind.under(_given(source, options_of(rows, others)))
         said, places = line.values, line.places
         ask = context.copy is None and _unknown(said, version)
         elsewhere = self._taking(source, context, script, said) if ask else []
@@ -98,7 +102,8 @@ class OpenInstructAdapter(PackagedAdapter):
         known = {key: value for key, value in said.items() if key in others and key not in source.unknown}
         beside = converted(known, others, unknown, wrong)
         native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong or line.refused)
-        found += [*refusals(line, self.codes, ""), *taken.findings, *beside.findings]
+        wrong_values = wrong_values or any(one.severity == "error" for one in behind.findings)
+        found += [*behind.findings, *refusals(line, self.codes, ""), *taken.findings, *beside.findings]
         found += strays(line, self.codes, "", NOT_USED)
         world_key, asked = LEARNERS[script], context.world_size
         if asked is not None and asked != learners(native):

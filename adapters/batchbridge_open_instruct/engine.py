@@ -20,10 +20,14 @@ from typing import TYPE_CHECKING, Any
 from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import CandidatePlan, Normaliser, Row, checkpoints, current_launch, worker_layer
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.producers import HeldAdvantages
+from batchbridge.kit.row_digests import InputObjection
 from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
 from batchbridge.kit.workers import Orders, TrainedRow, facts
 from batchbridge_open_instruct import feed
 from batchbridge_open_instruct.candidates import FilledPlan, PassRate, objection, solved_of
+from batchbridge_open_instruct.completions import PackedBatch, PackedCompletion
+from batchbridge_open_instruct.inputs import changed
 from batchbridge_open_instruct.learners import Learner
 from batchbridge_open_instruct.writing import denominator
 
@@ -44,14 +48,14 @@ def ask(learner: Learner, function: Any, *values: Any) -> Any:
     return ray.get(handle.__ray_call__.remote(function, *values))
 
 
-def install(learner: Learner, orders: Orders) -> LearnerLayer:
+def install(learner: Learner, orders: Orders, advantages: HeldAdvantages | None) -> LearnerLayer:
     """Patches a learner that is loaded, and the actor that prepares its data; replaces what an earlier call installed.
 
-    Raises `CannotAttach`.
+    advantages: of a run whose inputs are held. Raises `CannotAttach`.
     """
 
     def make(patches: Patches) -> LearnerLayer:
-        return LearnerLayer(learner, orders, patches)
+        return LearnerLayer(learner, orders, patches, advantages)
 
     return worker_layer.install(learner.trainer, orders, make, place=PLACE)
 
@@ -66,18 +70,22 @@ class LearnerLayer(WorkerLayer):
     framework, again = "open_instruct", ""
     _watch: OpenInstructStepProbe
 
-    def __init__(self, learner: Learner, orders: Orders, patches: Patches) -> None:
+    def __init__(
+        self, learner: Learner, orders: Orders, patches: Patches, advantages: HeldAdvantages | None = None
+    ) -> None:
         from batchbridge_open_instruct.sequences import SequenceGroup
 
         self._sequences = SequenceGroup(learner)
         super().__init__(orders, patches, self._sequences)
-        self._learner = learner
+        self._learner, self._advantages = learner, advantages
         if isinstance(self._recorder.plan, CandidatePlan):
             self._plan = self._recorder.plan = FilledPlan(self._recorder.plan)
         self._next_candidate: int | None = None
         self._solved: set[int] | None = None
         self.native_args = learner.args
         self._micro_batches: list[list[tuple[TrainedRow, Mapping[str, Any]]]] = []
+        self._changed: list[list[InputObjection]] = []
+        """Objections to what completions carry, by micro-batch."""
         self._first_step, self._backwards, self._steps = 0, 0, 0
         self._open: list[int] = []
         # A rollout's start exchanges something: others would wait for a rank that leaves it out.
@@ -85,7 +93,7 @@ class LearnerLayer(WorkerLayer):
 
     def prepare(self) -> None:
         """The actor that prepares data follows the plan, too, whose rows it makes."""
-        ask(self._learner, feed.install, self._orders, self._learner.other_ranks)
+        ask(self._learner, feed.install, self._orders, self._learner.other_ranks, self._advantages)
 
     def seams(self) -> Iterable[Seam]:
         """The seams of a learner: its arguments, how rows are cut between ranks, and those of its script."""
@@ -100,14 +108,22 @@ class LearnerLayer(WorkerLayer):
         if self._sequences.size > 1:
             what, because = "one token more, as a target", "no target is lost where a row is cut"
             yield Seam(learner.trainer.splitter, "split_collated_batch", self._cut, what, because)
-        yield from learner.seams(self.native, batches=self._batches, backward=self._backward, update=self._step)
+        yield from learner.seams(
+            self.native,
+            batches=self._batches,
+            backward=self._backward,
+            update=self._step,
+            losses=lambda: self._watch.differentiating(),
+        )
 
     def watching(self) -> OpenInstructStepProbe:
         """The measuring of the learner's steps."""
         from batchbridge_open_instruct.watching import OpenInstructStepProbe
 
         objective = self._orders.trained.objective
-        return OpenInstructStepProbe(self._learner, objective, shared=self._sequences, patches=self._patches)
+        probe = OpenInstructStepProbe(self._learner, objective, shared=self._sequences, patches=self._patches)
+        probe.temperature = self._orders.temperature
+        return probe
 
     def hold_loss(self) -> None:
         """The probe of this learner's own loss."""
@@ -119,6 +135,16 @@ class LearnerLayer(WorkerLayer):
     def trained_module(self) -> Any:
         """The module whose own parameters an optimizer of torch has."""
         return self._learner.trained_module
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that is there when the layer is installed; see `WorkerLayer`."""
+        return self._learner.optimizer
+
+    @property
+    def schedule(self) -> Any:
+        """The scheduler of DeepSpeed's engine; OLMo-core has no object for one."""
+        return getattr(self._learner.trainer, "scheduler", None)
 
     def remove(self) -> None:
         """Restores the learner and its actor, and closes the ledger."""
@@ -151,10 +177,10 @@ class LearnerLayer(WorkerLayer):
         if self._observation.agree(self.ranks.gather):
             self._start_together(*mine)
 
-    def _known(self, data: Any) -> tuple[feed.PackedBatch, list[tuple[Any, ...]]]:
+    def _known(self, data: Any) -> tuple[PackedBatch, list[tuple[Any, ...]]]:
         """The table of a batch's completions, and the facts of them that every rank is told."""
         batch = data["batch"]
-        table: feed.PackedBatch | None = vars(batch).get(feed.ATTRIBUTE)
+        table: PackedBatch | None = vars(batch).get(feed.ATTRIBUTE)
         if table is None:
             reason = "a batch that BatchBridge's feed did not make reached the learner"
             raise CannotAttach({"unplanned_batch": reason})
@@ -164,6 +190,7 @@ class LearnerLayer(WorkerLayer):
             [trained(batch, index, row, piece) for row, pieces in enumerate(rows) for piece in pieces]
             for index, rows in enumerate(table.micro_batches)
         ]
+        self._changed = changed(batch, table) if table.digests else [[] for _ in table.micro_batches]
         if self._sequences.size == 1:
             self._watch.expect(batch, table.micro_batches[: self._kept], None)
         if not self._learner.args.use_vllm_logprobs:
@@ -171,7 +198,7 @@ class LearnerLayer(WorkerLayer):
                 told["old_logprobs"] = None  # type: ignore[index]  # the native step computes them inside of itself
         return table, [(row.rollout, row.prompt, row.tokens) for part in self._micro_batches for row, _ in part]
 
-    def _start_together(self, table: feed.PackedBatch, mine: Sequence[tuple[Any, ...]]) -> None:
+    def _start_together(self, table: PackedBatch, mine: Sequence[tuple[Any, ...]]) -> None:
         """The start of a rollout on all ranks: which it is, and the denominators of its steps."""
         against = None
         if self._plan is not None and self._enforces:
@@ -210,7 +237,8 @@ class LearnerLayer(WorkerLayer):
     def _cut(self, batch: Any) -> Any:
         made = self._sequences.cut(self.native["split_collated_batch"], batch)
         table = vars(batch)[feed.ATTRIBUTE]
-        self._watch.expect(batch, table.micro_batches[: self._kept], made.query_responses[0].shape[1] - 1)
+        width = made.query_responses[0].shape[1] - 1
+        self._watch.expect(batch, table.micro_batches[: self._kept], width, sent=made)
         return made
 
     # ---- one optimizer step
@@ -230,7 +258,9 @@ class LearnerLayer(WorkerLayer):
 
     def measure(self) -> list[str]:
         """Reads off what every completion of the step weighed; see `WorkerLayer.measure`."""
-        return self._watch.look([[row for row, _ in self._micro_batches[index]] for index in self._open])
+        others = [why for index in self._open for why in self._changed[index]]
+        parts = [[row for row, _ in self._micro_batches[index]] for index in self._open]
+        return [*others, *self._watch.look(parts)]
 
     def in_hand(self) -> StepInHand:
         """The step whose micro-batches are open."""
@@ -240,7 +270,8 @@ class LearnerLayer(WorkerLayer):
         )
 
     def written_beside(self) -> Mapping[str, Any]:
-        """The optimizer step at which each completion was generated; the plan has it in a run that follows it."""
+        """The ledger's column of the optimizer step at which each completion was generated. None where the plan is
+        enforced: the ledger then takes it from the plan."""
         starts = None if self._enforces else [self._native_start(row) for row in self.in_hand().rows]
         return {"generated_at_step": starts}
 
@@ -262,7 +293,7 @@ def _left_alone(data: Any) -> None:
     """Nothing: a rollout of a run that is not observed any more."""
 
 
-def trained(batch: Any, micro_batch: int, row: int, piece: feed.PackedCompletion) -> tuple[TrainedRow, dict[str, Any]]:
+def trained(batch: Any, micro_batch: int, row: int, piece: PackedCompletion) -> tuple[TrainedRow, dict[str, Any]]:
     """A completion of a collated batch, and what the ledger says of it."""
     middle = piece.start + piece.prompt_tokens
     end = middle + piece.completion_tokens

@@ -16,7 +16,6 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
@@ -24,9 +23,12 @@ from batchbridge import CannotAttach, Plan
 from batchbridge.kit import checkpoints, group_advantages
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches, rebound
+from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
 from batchbridge.kit.ranks import deal
 from batchbridge.kit.workers import Orders
 from batchbridge_open_instruct.candidates import CandidateQueue, PassRate, TakenPrompt, solved_of
+from batchbridge_open_instruct.completions import PackedBatch, PackedCompletion
+from batchbridge_open_instruct.inputs import advantages_of, settings_read, told_of
 
 ATTRIBUTE = "batchbridge"
 """The name of the attribute of an actor that was given orders, and of a batch: its `PackedBatch`."""
@@ -35,43 +37,18 @@ _KEPT = ("query_responses", "attention_masks", "response_masks", "position_ids",
 """Lists of `PackedSequences`, one entry per row, that the loop reads after packing."""
 
 
-@dataclass(frozen=True)
-class PackedCompletion:
-    """One completion in a packed row. start: of its prompt in the row (tokens). weights_of: training steps before the
-    weights that generated it; None: Open-Instruct does not say."""
-
-    rollout: int
-    prompt: int
-    position: int
-    sample: int
-    start: int
-    prompt_tokens: int
-    completion_tokens: int
-    reward: float
-    weights_of: int | None
-
-
-@dataclass(frozen=True)
-class PackedBatch:
-    """The pieces of one rank's batch, by micro-batch and row. A filler row has none. taken: by its rollout, where the
-    plan is enforced."""
-
-    spec_digest: str
-    micro_batches: tuple[tuple[tuple[PackedCompletion, ...], ...], ...]
-    taken: tuple[TakenPrompt, ...]
-
-
-def install(actor: Any, orders: Orders, other_ranks: str) -> None:
+def install(actor: Any, orders: Orders, other_ranks: str, advantages: HeldAdvantages | None = None) -> None:
     """Patches a `DataPreparationActor` that was not started, once per start of the run. Raises `CannotAttach`.
 
-    other_ranks: why a checkpoint does not go on with another number of learners."""
+    other_ranks: why a checkpoint does not go on with another number of learners. advantages: of a run whose inputs are
+    held."""
     have = vars(actor).get(ATTRIBUTE)
     if have is not None and have.start_id == orders.start_id:
         return
     if actor._prep_future is not None:
         raise CannotAttach({"in_training": "data preparation has started; wrap the learners before it starts"})
     remove(actor)
-    setattr(actor, ATTRIBUTE, ActorFeed(actor, orders, other_ranks))
+    setattr(actor, ATTRIBUTE, ActorFeed(actor, orders, other_ranks, advantages))
 
 
 def remove(actor: Any) -> None:
@@ -112,11 +89,20 @@ def prompts_of(actor: Any) -> int:
     return len(actor.dataset)
 
 
+def own_preparation(actor: Any) -> str:
+    """The name of the loop that prepares data, where it is a user's own; else empty."""
+    loop = inspect.unwrap(type(actor)._data_preparation_loop)
+    known = loop.__module__.partition(".")[0] == "open_instruct"
+    return "" if known else f"{loop.__module__}.{loop.__qualname__}"
+
+
 class ActorFeed:
     """The patches of one actor, and the rollout that is being prepared."""
 
-    def __init__(self, actor: Any, orders: Orders, other_ranks: str) -> None:
+    def __init__(self, actor: Any, orders: Orders, other_ranks: str, advantages: HeldAdvantages | None = None) -> None:
         self.start_id = orders.start_id
+        self._held = advantages
+        self._settings = ProducerSettings(lambda: settings_read(actor))
         self.notes: tuple[str, ...] = ()
         observation = Observation(orders.mode)
         self._actor, self._orders, self._patches = actor, orders, Patches(observation)
@@ -169,6 +155,7 @@ class ActorFeed:
     def _accumulate(self, results: Any, generation_config: Any, *, training_step: int, **given: Any) -> Any:
         """A stand-in for `accumulate_inference_batches`: exactly what the plan's rollout takes, in its order, whatever
         arrives first."""
+        self._hold_settings(training_step)
         plan, candidates = self._plan, self._candidates
         assert plan is not None, "bound where the plan is enforced"
         assert candidates is not None, "made with the plan"
@@ -237,6 +224,7 @@ class ActorFeed:
         )
 
     def _observe(self, *arguments: Any, training_step: int, **given: Any) -> Any:
+        self._hold_settings(training_step)
         made = self._native_accumulate(*arguments, training_step=training_step, **given)
         batch, group = made[1], self._actor.config.num_samples_per_prompt_rollout
         if batch is not None:
@@ -245,6 +233,17 @@ class ActorFeed:
             every = zip(batch.indices[::group], rewards, batch.model_steps[::group], strict=True)
             self._identify(training_step, list(every))
         return made
+
+    def _hold_settings(self, rollout: int) -> None:
+        """The check (`BatchDrift`), before a rollout is taken, that what makes its advantages reads what it did when
+        the learners were wrapped."""
+        if self._held is not None:
+            self._settings.require(self._step_of(rollout))
+
+    def _step_of(self, rollout: int) -> int:
+        """The first optimizer step of a rollout."""
+        steps = rollout * self._orders.steps_per_rollout
+        return steps if self._plan is None else self._plan.rollout(rollout).generated_at_step
 
     def _identify(self, rollout: int, groups: Sequence[tuple[int, Sequence[float], int | None]]) -> None:
         """The pieces of a rollout. groups: prompt, rewards and the training steps before its weights of each that is
@@ -304,16 +303,27 @@ class ActorFeed:
 
     def _collate(self, packed: Any, ranks: int, rows_per_micro_batch: int, pad_token: int, **more: Any) -> Any:
         """`prepare_collated_data_for_workers`, whose permutations are known: none where the plan is enforced."""
-        if self._plan is not None:
+        if self._held is not None:
+            self._hold_advantages(self._held, packed)
+        if self._plan is not None and (self._held is None or not self._held.allowed):
             packed.advantages = self._advantages()
+        told = {} if self._held is None else told_of(packed, self._rows)
         self._permutations.clear()
         made = self._native_collate(packed, ranks, rows_per_micro_batch, pad_token, **more)
         block, size = len(self._rows) // ranks, rows_per_micro_batch
         for rank, (batch, order) in enumerate(zip(made, self._permutations, strict=True)):
             rows = [self._rows[rank * block + place] for place in order]
             cut = tuple(tuple(rows[start : start + size]) for start in range(0, len(rows), size))
-            setattr(batch, ATTRIBUTE, PackedBatch(self._orders.spec.digest(), cut, self._taken))
+            setattr(batch, ATTRIBUTE, PackedBatch(self._orders.spec.digest(), cut, self._taken, told))
         return made
+
+    def _hold_advantages(self, held: HeldAdvantages, packed: Any) -> None:
+        """The check (`BatchDrift`) that the loop's own advantages are what its own rule makes of the rewards."""
+        if not self._pieces:
+            return
+        group = 1 + max(piece.sample for piece in self._pieces)
+        found = advantages_of(packed, self._rows, group)
+        held.hold([piece.reward for piece in self._pieces], found, self._step_of(self._pieces[0].rollout))
 
     def _permutation(self, count: int) -> Any:
         """numpy's permutation, or none where the plan is enforced; remembered."""
@@ -325,7 +335,10 @@ class ActorFeed:
         return order
 
     def _advantages(self) -> list[Any]:
-        """Advantages by the spec's rule, in place of the loop's own."""
+        """The advantages of each sequence's tokens by the spec's rule, instead of the loop's own.
+
+        `self._numbers` says for each token which completion it is of, counted from 1; 0 is no completion, and weighs 0.
+        """
         import torch
 
         assert self._plan is not None, "asked for where the plan is enforced"

@@ -52,8 +52,8 @@ def preparation(module: ModuleType) -> None:
     def start(self: Any, *arguments: Any, **options: Any) -> Any:
         if feed.ATTRIBUTE not in vars(self):
             reason = (
-                "data preparation has no orders: no learner of this run was wrapped; followed are grpo_fast.py and "
-                "grpo.py alone"
+                "data preparation has no orders: no learner of this run was wrapped; BatchBridge wraps those of "
+                "grpo_fast.py and grpo.py alone"
             )
             raise CannotAttach({"arrival": reason})
         return native(self, *arguments, **options)

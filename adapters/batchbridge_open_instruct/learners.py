@@ -10,6 +10,7 @@ olmo_core_train_modules.GRPOTrainModule; deepspeed 0.19.6; ai2-olmo-core 3.0.0 t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import types
@@ -22,7 +23,7 @@ from batchbridge.kit.worker_layer import Seam
 from batchbridge_open_instruct import settings
 
 if TYPE_CHECKING:
-    from batchbridge.kit.sharded import ShardedWeight
+    from batchbridge.kit.gradient_sketches import Sketches
 
 MIXES_ITSELF = ("mamba", "ssm", "conv", "linear_", "recurrent", "rwkv", "layers_block_type")
 """Words in the names of a model's settings that say that its layers carry a state along a row."""
@@ -117,8 +118,8 @@ class Learner(ABC):
         return count
 
     @abstractmethod
-    def weight(self) -> ShardedWeight | None:
-        """One small trained weight, its gradients hooked; None where nothing is trained."""
+    def sketches(self) -> Sketches | None:
+        """The sketches of every parameter's gradients, which are hooked; None where nothing is trained."""
 
     @property
     def shrunk(self) -> float:
@@ -150,10 +151,11 @@ class Learner(ABC):
         batches: Callable[[Iterator[Any]], Iterator[Any]],
         backward: Callable[..., None],
         update: Callable[[Callable[[], Any]], Any],
+        losses: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> Iterable[Seam]:
         """The seams of the trainer. native: see `WorkerLayer.native`. batches: goes around its batches. backward: is
         called once for each micro-batch, before its gradient is there. update: is called with what updates the
-        parameters, when gradients are whole."""
+        parameters, when gradients are whole. losses: the span in which losses are differentiated."""
 
     @abstractmethod
     def rehearse(self, data: Any, patches: Patches) -> None:
@@ -227,11 +229,11 @@ class FastLearner(Learner):
         """The number of micro-batches kept of a pass: those that fill no step are dropped."""
         return count - count % self.micro_batches_of_step(count)
 
-    def weight(self) -> ShardedWeight | None:
-        """The weight that is watched in DeepSpeed's module, as in `Learner`."""
-        from batchbridge.kit.deepspeed import of_deepspeed
+    def sketches(self) -> Sketches | None:
+        """The sketches of DeepSpeed's module, as in `Learner`."""
+        from batchbridge.kit.deepspeed import sketches_of_deepspeed
 
-        return of_deepspeed(self.model.module)
+        return sketches_of_deepspeed(self.model.module)
 
     def norm(self) -> float | None:
         """The norm of DeepSpeed's gradient, as in `Learner`."""
@@ -242,13 +244,16 @@ class FastLearner(Learner):
         """The test for a step that DeepSpeed skips, as in `Learner`."""
         return norm is not None and not math.isfinite(norm)
 
-    def seams(self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any) -> Iterable[Seam]:
+    def seams(
+        self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any, losses: Any
+    ) -> Iterable[Seam]:
         """The seams of grpo_fast.py's learner, as in `Learner`. Nothing updates before the engine's step."""
         engine = self.model
 
         def counted(*arguments: Any, **options: Any) -> Any:
             backward()
-            return native["backward"](*arguments, **options)
+            with losses():
+                return native["backward"](*arguments, **options)
 
         def step(*arguments: Any, **options: Any) -> Any:
             return update(lambda: native["step"](*arguments, **options))
@@ -352,11 +357,11 @@ class OlmoLearner(Learner):
         """The micro-batches of an optimizer step in grpo.py, as in `Learner`."""
         return max(math.ceil(count / int(self.args.num_mini_batches)), 1)
 
-    def weight(self) -> ShardedWeight | None:
-        """The weight that is watched in OLMo-core's model, as in `Learner`."""
-        from batchbridge_open_instruct.weights import of_module
+    def sketches(self) -> Sketches | None:
+        """The sketches of OLMo-core's model, as in `Learner`."""
+        from batchbridge.kit.gradient_sketches import sketches_of
 
-        return of_module(self.model)
+        return sketches_of(self.model)
 
     @property
     def shrunk(self) -> float:
@@ -378,7 +383,9 @@ class OlmoLearner(Learner):
         """The last moment before `backward`, which grpo.py calls at once, inside a function that cannot be patched."""
         self._before_backward()
 
-    def seams(self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any) -> Iterable[Seam]:
+    def seams(
+        self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any, losses: Any
+    ) -> Iterable[Seam]:
         """The seams of grpo.py's learner, as in `Learner`. Checkpoints call the optimizer's step too, to have its
         state."""
         module, optimizer, loader = self.module, self.optimizer, self.loader
@@ -402,7 +409,12 @@ class OlmoLearner(Learner):
                 return native["step"](*arguments, **options)
             return update(lambda: native["step"](*arguments, **options))
 
+        def train(*arguments: Any, **options: Any) -> Any:
+            with losses():
+                return native["train_batch"](*arguments, **options)
+
         known = "rows are known"
+        yield Seam(module, "train_batch", train, "the value of each loss is recorded", reads=True)
         yield Seam(loader, "_iter_batches", lambda: batches(iter(native["_iter_batches"]())), known)
         yield Seam(module, "_clip_grad_norm", clip, "the norm is known", reads=True)
         yield Seam(module, "_do_optim_step", whole, "a step begins", reads=True)

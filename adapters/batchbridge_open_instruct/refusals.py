@@ -7,7 +7,8 @@ from typing import Any
 
 from batchbridge import Reading
 from batchbridge.kit import Request, refused
-from batchbridge.kit.refusals import Refusals, any_on, common, own_spec, setting
+from batchbridge.kit.allowing import ADVANTAGES
+from batchbridge.kit.refusals import Answer, Refusals, any_on, common, own_spec, setting
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge_open_instruct import settings
 from batchbridge_open_instruct.engine import AGGREGATIONS
@@ -25,6 +26,8 @@ class LearnerView:
     args: Any
     config: Any
     learner: Learner
+    preparation: str = ""
+    """The loop that prepares data, by its name, where it is not Open-Instruct's."""
 
 
 NO_RESAMPLING = "no_resampling_pass_rate"
@@ -251,6 +254,17 @@ def _recurrent_layers(view: LearnerView, request: Request) -> bool:
 )
 def _layers(view: LearnerView, request: Request) -> bool:
     return not _is_fast(request) and view.learner.strange_layers
+
+
+@LIVE.live(
+    ADVANTAGES,
+    "a loop of your own prepares data, and computes advantages, in place of open-instruct's; "
+    f'allow=("{ADVANTAGES}",) trains on what it gives, carried and not recomputed from the rewards',
+    allowable=True,
+    remedy="leave DataPreparationActor._data_preparation_loop as it is",
+)
+def _own_advantages(view: LearnerView, request: Request) -> Answer:
+    return view.preparation or False
 
 
 @LIVE.live(

@@ -10,7 +10,8 @@ from batchbridge import CannotAttach, Source
 from batchbridge.kit import Context, Request, proven
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import SettableFields, split
+from batchbridge.kit.producers import HeldAdvantages
+from batchbridge.kit.refusals import SettableFields, own_spec, split
 from batchbridge.kit.workers import orders_of
 from batchbridge_open_instruct import feed, settings
 from batchbridge_open_instruct.engine import PLACE, ask, install, remove
@@ -83,7 +84,9 @@ SETTABLE: SettableFields = {
 
 
 def _view(trainer: Any) -> LearnerView:
-    return LearnerView(_own_args(trainer), trainer.streaming_config, learner_of(trainer))
+    learner = learner_of(trainer)
+    own = str(ask(learner, feed.own_preparation)) if learner.is_loaded else ""
+    return LearnerView(_own_args(trainer), trainer.streaming_config, learner, own)
 
 
 def _own_args(trainer: Any) -> Any:
@@ -98,10 +101,13 @@ def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> P
 
     own, left = split(request, SETTABLE) if request.mode == "enforce" else ({}, {})
     own.pop("use_kl_loss", None)  # the coefficient says it
-    orders = orders_of(request, checkout, settings=own)
+    temperature = float(trainer.streaming_config.temperature)
+    told = {"temperature": temperature, "leaves_out": leaves_out(request)}
+    orders = orders_of(request, checkout, settings=own, **told)
+    advantages = None if request.mode == "observe" else HeldAdvantages.of(request)
     shared = [orders.start_id]  # one start of all learners
     dist.broadcast_object_list(shared, src=0)
-    layer = install(learner_of(trainer), dataclasses.replace(orders, start_id=shared[0]))
+    layer = install(learner_of(trainer), dataclasses.replace(orders, start_id=shared[0]), advantages)
     # One change: while data preparation runs, none of it can be undone.
     patches.made(PLACE, lambda: remove(trainer), what="held", why="what follows is undone with it")
     for change in layer.patches.changes:
@@ -109,6 +115,15 @@ def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> P
     for name, value in own.items():
         patches.note(name, what=f"{value} in the loss", why="objective of the requested spec")
     return Patched(left_different=left, probe=layer.probe)
+
+
+def leaves_out(request: Request) -> bool:
+    """Whether an unwrapped run leaves completions of its rollouts out: those of groups that are dropped and not
+    replaced, and packed rows beyond a multiple of the learners. Source: open-instruct e6c3044 data_loader.py
+    accumulate_inference_batches, prepare_collated_data_for_workers."""
+    spec = own_spec(request)
+    replicas = (spec.topology.world_size or 1) // (spec.topology.context_parallel or 1)
+    return spec.rollout.group_filter == "drop_zero_variance" or replicas > 1
 
 
 RUNTIME = Runtime(

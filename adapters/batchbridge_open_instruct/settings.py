@@ -1,7 +1,8 @@
 """Open-Instruct's settings: which checkout has which, of what kind, with which default.
 
-Open-Instruct is used from a checkout, so a version is the date of the checkout's commit. Only checkouts whose parsers
-have been read are known; the same flag has other defaults in the next.
+What each script's parser declares stands in `declared.json`, which tests/upstream/declare.py writes; the rows here are
+those that mean something. Open-Instruct is used from a checkout, so a version is the date of the checkout's commit.
+Only checkouts whose parsers have been read are known; the same flag has other defaults in the next.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import NamedTuple
 
 from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key, keys_of
-from batchbridge.kit.kinds import one_of, or_null
+from batchbridge.kit.kinds import Kind, one_of, or_null
 from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT
+from batchbridge.kit.shipped_settings import shipped
 from batchbridge.kit.versions import holds, release_after
-from batchbridge_open_instruct.names import ATTENTION, GRPO_NAMES, NAMES, PPO_NAMES, TYPES
 from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, GIVEN, PER_NODE, POSITIVE, SEED, TEXT
 
 CHECKOUTS: Mapping[str, str] = {
@@ -49,6 +50,8 @@ PROMPTS, GROUP, NODES = "num_unique_prompts_rollout", "num_samples_per_prompt_ro
 BEFORE_1, FROM_1 = "<2026.1.26", ">=2026.1.26"
 """Checkouts of the GRPO scripts before the first release, and from it on."""
 BEFORE_3, FROM_3 = "<2026.6.10", ">=2026.6.10"
+ATTENTION = ("torch", "flash_2", "flash_3", "flash_4", "te")
+"""Words of `attn_implementation` from v0.3.0 on. Source: AttentionBackendName of OLMo-core."""
 SCALES = {"standard": "group", "centered": "none"}
 TRUNCATED = {True: "drop", False: "keep"}
 SURROGATES = (lambda name: "cispo" if name == "cispo" else "ppo", lambda name: "cispo" if name == "cispo" else "dapo")
@@ -229,20 +232,28 @@ def has_flag(checkout: str, key: str) -> bool:
 
 
 @functools.cache
+def _others(checkout: str) -> Mapping[str, str]:
+    """Known keys without a meaning here, with the words for their types."""
+    table = shipped("batchbridge_open_instruct")[PPO if checkout in SCRIPTS[PPO] else GRPO_FAST]
+    return {key: str(row[0]) for key, row in table.of(checkout).items() if key not in rows_of(checkout)}
+
+
 def other_names(checkout: str) -> frozenset[str]:
     """Known keys without a meaning here."""
-    own = PPO_NAMES if checkout in SCRIPTS[PPO] else GRPO_NAMES
-    names = [some for versions, some in (*NAMES.items(), *own.items()) if holds(versions, checkout)]
-    return frozenset(" ".join(names).split())
+    return frozenset(_others(checkout))
 
 
 @functools.cache
 def other_rows(checkout: str) -> Mapping[str, Key]:
-    """Key to row, of known keys without a meaning here; what they are by default is not known."""
-    kinds = {"int": INT, "float": FLOAT, "bool": BOOL, "positive": POSITIVE}
-    named = {
-        name: kinds.get(kind) or one_of(*kind.split("|")) for kind, names in TYPES.items() for name in names.split()
-    }
-    words = next(words for versions, words in ATTENTION.items() if holds(versions, checkout))
-    named["attn_implementation"] = one_of(*words.split("|"))
-    return {name: Key(name, or_null(named.get(name, GIVEN))) for name in other_names(checkout)}
+    """Rows, by key, of the settings whose names alone are known here: without a canonical field, and no default."""
+    return {name: Key(name, or_null(_kind(name, words, checkout))) for name, words in _others(checkout).items()}
+
+
+def _kind(name: str, words: str, checkout: str) -> Kind:
+    if name == "attn_implementation" and holds(FROM_3, checkout):
+        return one_of(*ATTENTION)
+    if name == "max_steps":
+        return POSITIVE
+    if words.startswith("="):
+        return one_of(*words.rstrip("?").replace("=", "").split("|"))
+    return {"int": INT, "float": FLOAT, "bool": BOOL}.get(words.rstrip("?"), GIVEN)

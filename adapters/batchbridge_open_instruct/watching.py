@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +21,17 @@ import torch
 from batchbridge import LostGradient
 from batchbridge.kit import Objective
 from batchbridge.kit.measuring import Measured, Rows, Tap, unpacked
+from batchbridge.kit.model_inputs import HeldModelInputs, SeenModelInputs
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch
 from batchbridge.kit.step_probe import MEASURED, StepProbe
 from batchbridge.kit.workers import TrainedRow
-from batchbridge_open_instruct.feed import PackedCompletion
+from batchbridge_open_instruct.completions import PackedCompletion
 from batchbridge_open_instruct.learners import Learner
 from batchbridge_open_instruct.sequences import SequenceGroup
+
+MODEL_INPUTS = ("query_responses", "position_ids")
+"""Columns that a model is run on, of each micro-batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +100,10 @@ class OpenInstructStepProbe(StepProbe):
         self._reference: list[torch.Tensor] = []
         self._forwards = 0
         self._moved = False
+        self.temperature: float | None = None
+        """The temperature of log-probabilities; None: not held."""
+        self._inputs = HeldModelInputs({})
+        self._run_on = SeenModelInputs()
         self._leaves: list[tuple[Tap, ProbeBatch, Rows]] = []
         self.references_of_probe: list[torch.Tensor] | None = None
 
@@ -104,17 +113,24 @@ class OpenInstructStepProbe(StepProbe):
             patches.set(grpo_utils, name, _around(native, guarded), what=what, why=MEASURED)
             return heard
 
+        self._compute_arguments = inspect.signature(grpo_utils.compute_logprobs)
+        self._forward_arguments = inspect.signature(grpo_utils.forward_for_logprobs)
         self._native_forward = around("forward_for_logprobs", self._forward, "log-probabilities hooked")
         self._native_compute = around("compute_logprobs", self._compute, "recorded")
-        self.watch_weight(learner.weight)
+        self.watch_gradients(learner.sketches)
 
     # ---- log-probabilities
 
     def expect(
-        self, batch: Any, micro_batches: Sequence[Sequence[Sequence[PackedCompletion]]], width: int | None
+        self,
+        batch: Any,
+        micro_batches: Sequence[Sequence[Sequence[PackedCompletion]]],
+        width: int | None,
+        sent: Any = None,
     ) -> None:
         """The announcement of the micro-batches from now on, pass by pass; those that fill no step are left out, as
-        upstream does. batch: of whole rows. width: see `OpenInstructStepInputs.of`."""
+        upstream does. batch: of whole rows. width: see `OpenInstructStepInputs.of`. sent: what the model is run on,
+        where rows are cut."""
         place = self.shared.place
         self._given = [
             OpenInstructStepInputs.of(batch, index, rows, place, width) for index, rows in enumerate(micro_batches)
@@ -122,12 +138,18 @@ class OpenInstructStepProbe(StepProbe):
         self._old = [None] * len(self._given)
         self._reference, self._forwards = [], 0
         self.drop()
+        run_on = batch if sent is None else sent
+        columns = {name: [one.clone() for one in getattr(run_on, name)] for name in MODEL_INPUTS}
+        self._inputs = HeldModelInputs(columns, self.temperature)
 
     def _compute(self, model: Any, *arguments: Any, **options: Any) -> Any:
         if model is not self._learner.model and model is not self._learner.reference:
             return self._native_compute(model, *arguments, **options)  # of another learner in this process
         if self.references_of_probe is not None:
             return [one.clone() for one in self.references_of_probe]
+        if self._given:
+            given = self._compute_arguments.bind(model, *arguments, **options).arguments
+            self._observation.read(self._hold_scored, given["data_BT"], given["temperature"])
         made = self._native_compute(model, *arguments, **options)
         copies = [one.detach().clone() for one in made]
         if model is self._learner.model:
@@ -145,12 +167,26 @@ class OpenInstructStepProbe(StepProbe):
             tap, made, rows = self._leaves.pop(0)
             leaf = tap.leaf(made.logprobs if rows.old is not None or made.old is None else made.old, rows)
             return leaf, torch.zeros_like(leaf) if options.get("return_entropy") else None
+        if self._given and torch.is_grad_enabled():
+            given = self._forward_arguments.bind(model, *arguments, **options).arguments
+            self._observation.read(self._hold_inputs, self._forwards % len(self._given), given, given["temperature"])
         result = self._native_forward(self.shared.of_pieces(model), *arguments, **options)
         logprobs = result[0]
         if self._given and logprobs.requires_grad:
             self._learner.after_forward()
             self._expect_next(logprobs)
         return result
+
+    def _hold_inputs(self, index: int, given: Mapping[str, Any], temperature: float) -> None:
+        """Compares what the model is about to be run on with the micro-batch of this number."""
+        rows = {name: given[name][None] for name in MODEL_INPUTS}
+        self._run_on.compare(self._inputs, [index], rows, temperature)
+
+    def _hold_scored(self, data: Any, temperature: float) -> None:
+        """Compares what old or reference log-probabilities are about to be made of."""
+        for index in range(min(len(data.query_responses), len(self._given))):
+            given = {name: getattr(data, name)[index] for name in MODEL_INPUTS}
+            self._hold_inputs(index, given, temperature)
 
     def _expect_next(self, logprobs: torch.Tensor) -> None:
         index = self._forwards % len(self._given)
@@ -222,7 +258,8 @@ class OpenInstructStepProbe(StepProbe):
 
         parts: the step's completions by micro-batch. Collective.
         """
-        objections = []
+        names = {index: f"micro-batch {index} of the rollout" for index in range(len(self._given))}
+        objections = self._run_on.objections(names)
         moved, self._moved = self._moved, False
         for row in (row for part in parts for row in part):
             row.measured(Measured(None, 0.0))
@@ -234,22 +271,28 @@ class OpenInstructStepProbe(StepProbe):
                 objections += self._read_off(parts, seen)
         except LostGradient as error:
             objections.append(str(error))
-        objections += self.weight_objections(self._learner.shrunk / self.shared.ranks)
+        objections += self.gradient_objections(self._learner.shrunk / self.shared.ranks)
         return self.shared.put_together((row for part in parts for row in part), objections)
 
     @staticmethod
     def _read_off(parts: Sequence[Sequence[TrainedRow]], seen: Sequence[Sequence[Measured]]) -> list[str]:
         objections = []
-        for part, found in zip(parts, seen, strict=True):
+        for number, (part, found) in enumerate(zip(parts, seen, strict=True)):
             for row, measured in zip(part, found, strict=False):  # the last is not a completion
-                row.measured(measured)
+                row.measured(measured, number)
             if found[-1].departure > found[-1].tolerance:
                 objections.append("tokens outside of every completion, which train nothing, got a gradient")
         return objections
 
+    @property
+    def loss_values(self) -> Sequence[float | None]:
+        """The values of the step's losses; none where ranks have pieces of rows. See `StepProbe.loss_values`."""
+        return super().loss_values if self.shared.size == 1 else ()
+
     def drop(self) -> None:
         """Forgets what was seen since the last `look`."""
         super().drop()
+        self._run_on.drop()
         self._moved = False
 
 

@@ -75,6 +75,24 @@ class OpenRlhfAdapter(PackagedAdapter):
         """A trainer's own arguments."""
         return isinstance(native, RunningArguments)
 
+    def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
+        """The version whose tables are read: of a copy, also a release that only copies have."""
+        release = None if context.copy is None else context.copy.release
+        return release if release in tables.OLD_RELEASES else super().readable_version(source, context, found)
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """The rules that the reading breaks. They were read in 0.8.0 and newer: of a copy that is older, what they call
+        an error is open."""
+        found = super().check(reading)
+        if reading.framework_version not in tables.OLD_RELEASES:
+            return found
+        return [
+            dataclasses.replace(one, message=f"as 0.8.0 would: {one.message}", undecided=True)
+            if one.severity == "error"
+            else one
+            for one in found
+        ]
+
     def fitting(self, source: Source) -> Sequence[str]:
         """The releases that know every option of `source`."""
         names = set(names_in(source))
@@ -140,6 +158,8 @@ class OpenRlhfAdapter(PackagedAdapter):
                     parsed = False
                 decided = decided and name in idle
         found += later  # argparse comes to what it does not know after it has converted the rest
+        if settings.get("use_kl_estimator_k3"):  # an option of copies alone
+            settings["algo.kl.estimator"] = "k3"
         sizes = sizes_of(settings, version, context.world_size) if parsed else None
         facts = None
         if sizes is not None:

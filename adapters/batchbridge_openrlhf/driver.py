@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import BatchDrift, CannotAttach, Plan
-from batchbridge.kit import RULED, Length, Request, RolloutPlan, checkpoints, group_advantages, partition_by_tokens
+from batchbridge.kit import Length, Request, RolloutPlan, checkpoints, partition_by_tokens
+from batchbridge.kit.new_start import make_way
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
 from batchbridge.kit.ranks import deal, steps_of_rollout
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.kit.workers_ray import install_everywhere
 from batchbridge_openrlhf.answers import mark, prompt_tokens
 from batchbridge_openrlhf.critic import critics_orders, in_critic
+from batchbridge_openrlhf.inputs import hold_advantages, mark_sent, settings_read
 from batchbridge_openrlhf.sampling import SeededEngines, reach, release
 from batchbridge_openrlhf.turns import IDENTITY, identify
 
@@ -35,7 +38,9 @@ class OpenRlhfDriver:
         assert request.plan is not None, "wrap refuses to enforce without a plan"
         assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
         self._trainer, self._orders, self._plan = trainer, orders, request.plan
-        self._request = request
+        self._request, self._own = request, request.reading.spec
+        self._held = HeldAdvantages.of(request)
+        self._settings = ProducerSettings(lambda: settings_read(trainer))
         self._next, self._scored_tokens = 0, 0
         self._receipts: list[Receipt] = []
         self._sent = False
@@ -78,9 +83,8 @@ class OpenRlhfDriver:
             self._scored_tokens = forward[1] or 0
             what = f"forward passes of at most {self._scored_tokens} tokens"
             rows.append((self._maker, "split_rollout_samples", self._split, what, "token budget of the requested spec"))
-        if request.spec.advantage != request.reading.spec.advantage and request.spec.advantage.baseline in RULED:
-            row = (self._maker, "compute_advantages_and_returns", self._advantages, "the spec's rule", "advantages")
-            rows.append(row)
+        what, why = "held, or by the spec's rule; digests beside them", "advantages"
+        rows.append((self._maker, "compute_advantages_and_returns", self._advantages, what, why))
         for target, name, value, what, why in rows:
             patches.set(target, name, value, what=what, why=why)
 
@@ -109,12 +113,16 @@ class OpenRlhfDriver:
         saved = states.get("data_loader_state_dict") or {}
         if states["global_step"] and STATE not in saved:
             self.continue_from(saved)  # refused before anything else is made ready
+        if not states["global_step"] and not self._next and self._orders.ledger is not None:  # it does not go on
+            note = make_way(self._orders.ledger, finished_checkpoint(self._trainer))
+            checkpoints.tell(self._trainer, [] if note is None else [note])
         return states
 
     def state(self) -> dict[str, Any]:
         """The state of a checkpoint after the rollouts so far."""
         steps = checkpoints.steps_before(self._plan, self._next)
-        return {STATE: checkpoints.state(self._plan, steps, ranks=self.ranks, rollouts=self._next, **self._memory())}
+        more = {"prompts": self._request.prompts, "rollouts": self._next, **self._memory()}
+        return {STATE: checkpoints.state(self._plan, steps, ranks=self.ranks, **more)}
 
     def continue_from(self, state: Mapping[str, Any]) -> None:
         """The continuation of this plan from `state`; `CannotAttach` unless it continues it."""
@@ -124,7 +132,7 @@ class OpenRlhfDriver:
             where="the checkpoint",
             ranks=self.ranks,
             other_ranks=PARTITIONED,
-            reading=self._request.reading,
+            request=self._request,
         )
         self._remember(resumed.saved)
         checkpoints.tell(self._trainer, resumed.notes)
@@ -150,6 +158,7 @@ class OpenRlhfDriver:
             raise CannotAttach({"arrival": "no training process has its orders: the start was not followed"})
         if self._next >= self._plan.total_rollouts:
             return [], None, 0, True
+        self._settings.require(self._plan.rollout(self._next).generated_at_step)
         from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
         engines, sleeps = self._generator.vllm_engines, self._trainer.args.vllm.enable_sleep
@@ -236,23 +245,21 @@ class OpenRlhfDriver:
         return list(self._native_make([*samples, *fillers])[: len(samples)])
 
     def _advantages(self, experiences: list[Any]) -> list[Any]:
-        """The rule's advantages in place of upstream's: one number per completion."""
+        """Upstream's advantages, held against the trainer's own rule where that says what the rewards give, or one
+        number per completion by the spec's where that is another; and digests of what the rows carry."""
         import torch
 
         made: list[Any] = self._native_advantages(experiences)
-        plan = self._plan
-        rewards = {
-            place: float(reward)
-            for experience in made
-            for place, reward in zip(experience.index, experience.rewards, strict=True)
-        }
-        size, ordered = plan.completions_per_prompt, [rewards[place] for place in sorted(rewards)]
-        groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-        flat = [value for group in group_advantages(groups, plan.spec.advantage) for value in group]
+        step = self._plan.rollout(max(self._next - 1, 0)).generated_at_step
+        rewards = hold_advantages(made, self._held, self._own, step)
+        asked = self._plan.spec.advantage
+        if asked != self._own.advantage and (flat := self._held.replacing(rewards)) is not None:
+            for experience in made:
+                values = torch.tensor([flat[place] for place in experience.index])[:, None]
+                experience.advantages = values * experience.action_mask
+                experience.returns = experience.advantages.clone()
         for experience in made:
-            values = torch.tensor([flat[place] for place in experience.index])[:, None]
-            experience.advantages = values * experience.action_mask
-            experience.returns = experience.advantages.clone()
+            mark_sent(experience)
         return made
 
     def _train(self, native: Callable[[int], Any], counted: int) -> Any:
@@ -321,6 +328,12 @@ def ranks_of(checkpoints: Path) -> int | None:
         return None
     tag = latest.read_text(encoding="utf-8").strip()
     return len(list((checkpoints / tag).glob("*zero_pp_rank_*_optim_states.pt"))) or None
+
+
+def finished_checkpoint(trainer: Any) -> Path | None:
+    """The folder of the policy's checkpoints, where one is finished: DeepSpeed writes `latest` last."""
+    folder = Path(trainer.args.ckpt.path) / "_actor"
+    return folder if (folder / "latest").is_file() else None
 
 
 def check_ranks(trainer: Any) -> None:

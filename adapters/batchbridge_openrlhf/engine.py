@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import CandidatePlan, Normaliser, Row, StepPlan, proven, worker_layer
-from batchbridge.kit.before_update import applied_rate
+from batchbridge.kit.optimizer_groups import applied_rate
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
+from batchbridge.kit.row_digests import InputObjection
 from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow, read_off
 from batchbridge_openrlhf.answers import ANSWERED
 from batchbridge_openrlhf.images import hold_all_or_none
+from batchbridge_openrlhf.inputs import SENT, sent_objection
 from batchbridge_openrlhf.membership import by_row, one_rollout, replayed
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.rings import RankRings, hold_cutting, hold_gathering
@@ -102,6 +104,8 @@ class OpenRlhfEngineLayer(WorkerLayer):
         self._index = 0
         self._parts: list[list[TrainedRow | None]] = []
         self._facts: list[Mapping[str, Any]] = []
+        self._others: list[InputObjection] = []
+        """Objections to rows of the step that do not carry what the trainer's process sent."""
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._first_step_on: dict[int, int] = {}
         self._sees: set[bool] = set()
@@ -124,6 +128,21 @@ class OpenRlhfEngineLayer(WorkerLayer):
             self._watch.close()
         self._engine._is_gradient_accumulation_boundary = None
         super().close()
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that is there when the layer is installed; see `WorkerLayer`."""
+        return self._engine.optimizer
+
+    @property
+    def schedule(self) -> Any:
+        """The scheduler that DeepSpeed's engine moves; see `WorkerLayer`."""
+        return self._schedule
+
+    def named_parameters(self) -> Iterable[tuple[str, Any]]:
+        """The parameters of the model that DeepSpeed's engine trains; see `WorkerLayer`."""
+        parameters: Iterable[tuple[str, Any]] = self._engine.module.named_parameters()
+        return parameters
 
     def hold_loss(self) -> None:
         """The probe of the trainer's own loss, and of how DeepSpeed cuts and gathers what several ranks share."""
@@ -286,7 +305,7 @@ class OpenRlhfEngineLayer(WorkerLayer):
         """The native batch without our columns, whether or not they are read: upstream takes all of `info` for
         numbers."""
         experience = self._upstream_collate(batch)
-        for name in (IDENTITY, ANSWERED):
+        for name in (IDENTITY, ANSWERED, SENT):
             experience.info.pop(name, None)
         return experience
 
@@ -308,6 +327,8 @@ class OpenRlhfEngineLayer(WorkerLayer):
             ]
         )
         with self._watched.expecting(beside.inputs):
+            shares = self._buffer.dynamic_sample_loss_scale if self._buffer.dynamic_batch else None
+            self._watched.routers_share = 1.0 if shares is None else float(shares[given[-2]])
             status = self.native["training_step"](experience, *given)
         real = sum(identity != NOBODY for identity in identities)
         return self._finite(status, real) if self._enforces else status
@@ -337,6 +358,9 @@ class OpenRlhfEngineLayer(WorkerLayer):
             (prompt,) = self._plan.candidates(prompt, prompt + 1)
         seen = (rollout, position, sample)
         self._seen[seen] += 1
+        who = f"prompt {prompt} sample {sample}"
+        if not self._observation.observes and (why := sent_objection(item, who)) is not None:
+            self._others.append(why)
         self._facts.append(self._told(item, prompt_tokens) if self._orders.ledger is not None else NO_FACTS)
         return TrainedRow(
             rollout,
@@ -386,16 +410,14 @@ class OpenRlhfEngineLayer(WorkerLayer):
         """Reads off what every row of the step weighed; see `WorkerLayer.measure`."""
         normaliser = self._denominators()
         objections: list[str] = self._observation.read(self._taken, normaliser, default=[])
-        factor = self._watched.factor()
-        if factor is not None:
-            expected = 1 / self._rings.averaged
-            if (why := factor.objection(expected)) is not None:
-                objections.append(why)
-            for part, share in zip(self._parts, factor.applied(expected, len(self._parts)), strict=True):
-                for row in part:
-                    if row is not None and row.weight is not None:
-                        row.weight *= share
-        return objections + self._rings.differences(self._rows)
+        expected = 1 / self._rings.averaged
+        objections += self._watched.gradient_objections(expected)
+        for part, share in zip(self._parts, self._watched.reached(expected, len(self._parts)), strict=True):
+            for row in part:
+                if row is not None and row.weight is not None:
+                    row.weight *= share
+        objections += [InputObjection(why) for why in self._watched.temperatures()]
+        return [*self._others, *objections, *self._rings.differences(self._rows)]
 
     def _taken(self, normaliser: Normaliser) -> list[str]:
         from batchbridge import LostGradient
@@ -425,7 +447,7 @@ class OpenRlhfEngineLayer(WorkerLayer):
         return [row for part in self._parts for row in part if row is not None]
 
     def _forget(self) -> None:
-        self._parts, self._facts, self._looked = [], [], False
+        self._parts, self._facts, self._others, self._looked = [], [], [], False
 
     def _name_passes(self, step: StepPlan) -> None:
         """Names of the rows' passes, as the plan counts: what one pass drops does not shift the next one's number."""

@@ -14,11 +14,14 @@ from batchbridge.kit.values import FieldValue
 from batchbridge_openrlhf import settings as names
 from batchbridge_openrlhf.critic_words import told_of_critic
 from batchbridge_openrlhf.settings import holds
-from batchbridge_openrlhf.sizes import OpenRlhfSizes
+from batchbridge_openrlhf.sizes import SHARED_PROMPTS, OpenRlhfSizes
 
 UNSEEDED = ">=0.8.1"
 """Versions whose prompt loader lives in a process that nobody seeds. Source: openrlhf 0.11.2 (run), 0.8.1 to 0.11.1
 DeepspeedStrategy.setup_dataloader in PPOTrainer; in 0.8.0 it is a DistributedSampler keyed by the seed."""
+BY_SEQUENCE, KL_BY_SEQUENCE = "<0.7.0", "<=0.7.1"
+"""Versions whose policy loss, and whose KL in the loss, are means over sequences. Source: openrlhf 0.5.2 to 0.6.4
+PolicyLoss.forward, 0.6.0 to 0.7.1 training_step (`kl_mean.mean()`); from 0.7.0 and 0.7.1.post1 on over tokens."""
 KL_CLAMP = 10.0
 """Bound of the KL estimate. Source: openrlhf 0.8.6 to 0.11.2 compute_approx_kl; none before."""
 
@@ -181,7 +184,7 @@ def meaning(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, Fiel
 def shuffles(settings: Mapping[str, Any], version: str) -> bool:
     """Whether each pass permutes its rollout's completions.
 
-    Source: openrlhf 0.8.0 to 0.11.2 ActorPPOTrainer.ppo_train: not with ring attention, tensor parallelism (since
+    Source: openrlhf 0.5.2 to 0.11.2 ActorPPOTrainer.ppo_train: not with ring attention, tensor parallelism (since
     0.8.1) or dynamic batches.
     """
     tensor = settings[names.TENSOR] > 1 and holds(">=0.8.1", version)
@@ -189,7 +192,10 @@ def shuffles(settings: Mapping[str, Any], version: str) -> bool:
 
 
 def sequence_mean(settings: Mapping[str, Any], version: str) -> bool:
-    """Whether the policy loss is a mean over sequences: by option since 0.11.2, with gspo since 0.8.9."""
+    """Whether the policy loss is a mean over sequences: by option since 0.11.2, with gspo since 0.8.9; before 0.7.0
+    unless samples are packed, whose tokens have no mask. Source: openrlhf 0.5.2 to 0.6.4 PolicyLoss.forward."""
+    if holds(BY_SEQUENCE, version):
+        return not settings[names.PACKING]
     gspo = settings["actor.policy_loss_type"] == "gspo" and holds(">=0.8.9", version)
     return gspo or settings["actor.loss_agg_mode"] == "seq-mean-token-mean"
 
@@ -205,6 +211,8 @@ def _rollout(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, Fie
     agent = "train.agent_func_path"
     if sizes.prompts_per_rollout == sizes.rollout_prompts:
         prompts = FieldValue(sizes.rollout_prompts, names.ROLLOUT)
+    elif holds(SHARED_PROMPTS, sizes.version):
+        prompts = FieldValue(sizes.prompts_per_rollout, names.ROLLOUT, f"floored on {sizes.replicas} replicas")
     else:
         prompts = FieldValue(sizes.prompts_per_rollout, names.GENERATION, "generated at once")
     values = {
@@ -260,7 +268,12 @@ def _micro_batch(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str,
 def _loss(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, FieldValue]:
     by_sequence = sequence_mean(settings, sizes.version)
     key = "actor.policy_loss_type" if settings["actor.policy_loss_type"] == "gspo" else "actor.loss_agg_mode"
+    key = names.PACKING if holds(BY_SEQUENCE, sizes.version) else key
     values = {"loss.policy.aggregation": FieldValue("sequence_mean" if by_sequence else "token_mean", key)}
+    if holds(KL_BY_SEQUENCE, sizes.version):
+        if settings["algo.kl.init_coef"] and settings["algo.kl.use_loss"]:
+            values["loss.kl.aggregation"] = FieldValue("sequence_mean", None, "openrlhf averages each completion's KL")
+        return values
     if not by_sequence:
         return values
     if holds(">=0.10.3", sizes.version):

@@ -17,9 +17,11 @@ from batchbridge import CannotAttach
 from batchbridge.kit import Request
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_openrlhf.answers import prompt_tokens
 from batchbridge_openrlhf.driver import install_in, trained
+from batchbridge_openrlhf.inputs import hold_advantages, mark_sent, settings_read
 from batchbridge_openrlhf.turns import IDENTITY, identify
 
 
@@ -37,6 +39,13 @@ class OpenRlhfObserver:
         self._trains, self._rollout, self._position = False, 0, 0
         generator, self._loader = trainer.samples_generator, trainer.prompts_dataloader
         observation = patches.observation
+        self._held = HeldAdvantages.of(request) if request.mode == "verify" else None
+        self._settings = ProducerSettings(lambda: settings_read(trainer))
+        self._own = orders.trained
+        if self._held is not None:
+            what, why = "held; digests beside them", "inputs of the step"
+            maker, name = trainer.experience_maker, "compute_advantages_and_returns"
+            self._native_advantages = patches.set(maker, name, self._advantages, what=what, why=why)
         # torch forbids a loader another dataset, but its iterator reads this entry.
         entries, native = vars(self._loader), vars(self._loader)["dataset"]
         number = functools.partial(entries.__setitem__, "dataset", NumberedPrompts(native, observation))
@@ -69,10 +78,26 @@ class OpenRlhfObserver:
     def _samples(self, **options: Any) -> Any:
         if not self._receipts:
             raise CannotAttach({"arrival": "no training process has its orders: the start was not followed"})
+        if self._held is not None:
+            self._settings.require(self._next_step)
         self._position = 0
         found = self._native_samples(**options)
         self._rollout += bool(found[0])
         return found
+
+    @property
+    def _next_step(self) -> int:
+        """The optimizer step before which the rollout that comes next is generated."""
+        return self._rollout * self._orders.steps_per_rollout
+
+    def _advantages(self, experiences: list[Any]) -> list[Any]:
+        """Upstream's advantages, held against its own rule; and digests of what the rows carry."""
+        assert self._held is not None, "patched where they are held"
+        made: list[Any] = self._native_advantages(experiences)
+        hold_advantages(made, self._held, self._own, max(self._next_step - self._orders.steps_per_rollout, 0))
+        for experience in made:
+            mark_sent(experience)
+        return made
 
     def _generate(self, dataloader_iter: Any, *arguments: Any, **options: Any) -> Any:
         self._trains = dataloader_iter is getattr(self._trainer.samples_generator, "_dataloader_iter", None)

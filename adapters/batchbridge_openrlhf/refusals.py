@@ -3,10 +3,13 @@ of a command, or the arguments of a trainer."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from batchbridge import Spec
 from batchbridge.kit import Request, refused
+from batchbridge.kit.producers import is_recomputed
 from batchbridge.kit.ranks import steps_cross_rollouts
-from batchbridge.kit.refusals import Refusals, common, own_spec
+from batchbridge.kit.refusals import Answer, Refusals, common, own_spec
 from batchbridge_openrlhf.critic_refusals import CRITIC
 from batchbridge_openrlhf.facts import OpenRlhfFacts, settings_in
 
@@ -38,6 +41,23 @@ REFUSALS = Refusals([*CRITIC, refused.batch_scale("openrlhf", remedy="algo.advan
 )
 def _advantage_with_kl(request: Request) -> bool:
     return request.spec.advantage != own_spec(request).advantage and request.spec.objective.kl_placement == "reward"
+
+
+@REFUSALS.live(
+    "advantages",
+    "a function of your own computes the advantages in place of openrlhf's; "
+    'allow=("advantages",) trains on what it gives, carried and not recomputed from the rewards',
+    allowable=True,
+    remedy="leave the experience maker's compute_advantages_and_returns as it is",
+)
+def _own_advantages(trainer: Any, request: Request) -> Answer:
+    maker = getattr(trainer, "experience_maker", None)  # a training process has none
+    if maker is None or not is_recomputed(own_spec(request).advantage):
+        return False
+    made = maker.compute_advantages_and_returns
+    module = str(getattr(made, "__module__", ""))
+    known = module.partition(".")[0] in ("openrlhf", "batchbridge_openrlhf")
+    return False if known else f"{module}.{getattr(made, '__qualname__', 'compute_advantages_and_returns')}"
 
 
 @REFUSALS.row(

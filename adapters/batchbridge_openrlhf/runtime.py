@@ -4,7 +4,7 @@ each training process has, for people who build the processes themselves."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import batchbridge.kit.versions  # `check` imports this module, and importlib.metadata brings email and sockets
@@ -218,6 +218,13 @@ def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orde
     return Patched(detach=kind(trainer, request, orders, patches).detach)
 
 
+def _prompts(trainer: Any) -> Sequence[str] | None:
+    """The prompts of the driver's data set, in which each is a text. Source: openrlhf 0.11.2 PromptDataset."""
+    loader = None if is_worker(trainer) else getattr(trainer, "prompts_dataloader", None)
+    prompts: Sequence[str] | None = getattr(getattr(loader, "dataset", None), "prompts", None)
+    return prompts
+
+
 RUNTIME = Runtime(
     framework="openrlhf",
     version=lambda trainer: batchbridge.kit.versions.version("openrlhf"),
@@ -230,6 +237,7 @@ RUNTIME = Runtime(
     training=lambda trainer: is_inside(trainer, "fit", "ppo_train", of=("openrlhf",)),
     # Training processes are wrapped together; the driver is one.
     gather=lambda trainer, value: values_of_all_ranks(value) if is_worker(trainer) else [value],
+    prompts=_prompts,
     patch=_patch,
 )
 

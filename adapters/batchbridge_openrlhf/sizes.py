@@ -28,6 +28,9 @@ DROPPED_TAIL, DROPPED_TAIL_ASYNC = "<0.11", "<0.9.9"
 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 SamplesGenerator._generate_vllm (returns nothing when
 exhausted), 0.9.9 to 0.10.4 PPOTrainer.fit (leaves before it trains on what was generated last; measured: 0.10.4);
 0.9.9 GenerateSamplesActor.fit hands it on."""
+SHARED_PROMPTS = "<0.7.1"
+"""Versions in which each replica generates for its own, equal share of a rollout's prompts. Source: openrlhf 0.5.2 to
+0.7.0 ActorModelRayActor.prepare_datasets, `rollout_batch_size // (world_size // ring_attn_size)`."""
 UNREAD_GENERATION = ">=0.9.1,<0.10.0"
 """Versions that do not read vllm_generate_batch_size."""
 
@@ -61,7 +64,7 @@ class OpenRlhfSizes:
     @property
     def positive(self) -> bool:
         """Whether every size that something is divided by, or that counts devices or completions, is at least 1."""
-        return not self.below_one
+        return not self.below_one and self.prompts_per_rollout > 0
 
     @property
     def below_one(self) -> dict[str, int]:
@@ -88,6 +91,8 @@ class OpenRlhfSizes:
         0.9.1 to 0.9.10 SamplesGenerator (the option is not read), 0.10.0 to 0.11.2 SamplesGenerator.generate_samples
         (generates once, then takes at most rollout.batch_size prompts).
         """
+        if holds(SHARED_PROMPTS, self.version):
+            return self.rollout_prompts // self.replicas * self.replicas if self.replicas > 0 else 0
         if self.generation is None or holds(UNREAD_GENERATION, self.version):
             return self.rollout_prompts
         if holds("<0.9.1", self.version):

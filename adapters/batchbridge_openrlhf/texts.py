@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
 from batchbridge import Fix
-from batchbridge.kit import Ask, ErrorText, Numbers
+from batchbridge.kit import ErrorText
 from batchbridge.kit.error_texts import pattern, setting
-from batchbridge_openrlhf.rules.printed import DEVICES
 
 _text = functools.partial(ErrorText, framework="openrlhf")
 
 
-def _accumulation_above_zero(n: Numbers) -> Iterator[Fix]:
-    yield from setting("train_batch_size", n["devices"] * n["micro"])
-
-
 TEXTS: tuple[ErrorText, ...] = (
-    _text(
-        name="deepspeed-accumulation-zero",
-        versions="all (DeepSpeed's own assertion)",
-        pattern=pattern(r"Gradient accumulation steps: # has to be greater than 0", "accumulation"),
-        rule="train_batch_size (completions per optimizer step) is at least micro_train_batch_size x data-parallel "
-        "size",
-        meaning="one micro-batch on every device is more than the whole optimizer step",
-        phase="worker_start",
-        source="OpenRLHF/OpenRLHF issues 434 and 584",
-        neighbours=_accumulation_above_zero,
-        codes=("BB-ORL-034",),
-        asks=(DEVICES, Ask(name="micro", question="micro_train_batch_size (completions per device)")),
-    ),
     _text(
         name="deepspeed-micro-batch-zero",
         versions="all (DeepSpeed's own assertion)",

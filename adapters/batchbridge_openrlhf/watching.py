@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,8 +21,8 @@ import torch
 
 from batchbridge import Spec
 from batchbridge.kit import Normaliser, Objective
-from batchbridge.kit.deepspeed import of_deepspeed
-from batchbridge.kit.measuring import Factor, Measured, Rows, all_reduce_over
+from batchbridge.kit.deepspeed import sketches_of_deepspeed, smallest_of_deepspeed, whole_gradient
+from batchbridge.kit.measuring import Measured, Rows, Witness, all_reduce_over
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_probe import MEASURED, StepProbe
 from batchbridge_openrlhf.images import are_shown, together
@@ -107,12 +108,26 @@ class OpenRlhfStepProbe(StepProbe):
         super().__init__(measurable(spec.objective), patches)
         self._shares: list[torch.Tensor] = []
         self._expected: OpenRlhfStepInputs | None = None
+        self._model, self._temperature = model, getattr(model, "temperature", None)
+        self._hotter: list[Any] = []
+        """Temperatures that the model had in a forward pass, where they were others than at the attach."""
         self._sound: list[torch.Tensor | bool] = []
         """Pairs per micro-batch: whether the policy was run on the tokens, and on the images, that the buffer has."""
         made = "log-probabilities hooked"
         self._native_forward = patches.read(model, "forward", self._forward, what=made, why=MEASURED)
-        # Also of a run that is observed alone: a micro-batch whose gradient was lost shows here.
-        self._weight = of_deepspeed(self.engine.module, all_reduce_over(averaging(trainer)), apart=True)
+        self._native_backward = self.hear_loss(self.engine, "backward", self._backward)
+        self._args, self._output, self._entropy = trainer.args, None, None
+        """The model's output beside log-probabilities, and the sum of its entropies."""
+        self.routers_share = 1.0
+        """The share of the router's loss in the micro-batch's."""
+        if self.who == "policy" and not self._observation.observes:
+            self._hear_entropies(patches)
+        module, group = self.engine.module, averaging(trainer)
+        self.watch_gradients(lambda: sketches_of_deepspeed(module, group))
+        self._witness: Witness | None = None
+        if self._observation.observes and (chosen := smallest_of_deepspeed(module)) is not None:
+            # Nobody stops such a run: the ledger should say of which micro-batches the gradients were lost.
+            self._witness = Witness(chosen[1], all_reduce_over(group), apart=True)
 
     @staticmethod
     def parts(trainer: Any) -> tuple[Any, Any]:
@@ -124,9 +139,9 @@ class OpenRlhfStepProbe(StepProbe):
         return OpenRlhfStepInputs.of(items)
 
     def close(self) -> None:
-        """Takes the hook off the parameter."""
-        if self._weight is not None:
-            self._weight.witness.remove()
+        """Takes the hook off the parameter that is watched."""
+        if self._witness is not None:
+            self._witness.remove()
 
     @property
     def ranks(self) -> int:
@@ -147,6 +162,8 @@ class OpenRlhfStepProbe(StepProbe):
     def _forward(self, *arguments: Any, **options: Any) -> Any:
         result = self._native_forward(*arguments, **options)
         if self._expected is not None:
+            if (now := getattr(self._model, "temperature", None)) != self._temperature:
+                self._hotter.append(now)
             result = self.reachable(result)
             made = result if isinstance(result, torch.Tensor) else result[0]
             # OpenRLHF multiplies log-probabilities with the mask, so that a token that was taken out of it looks like
@@ -159,11 +176,64 @@ class OpenRlhfStepProbe(StepProbe):
             self._sound += [alike, are_shown(self._expected.images, options)]
             if made.shape == self._expected.mask.shape:
                 self._tap.watch(made, self.rows(self._expected, made))
+                self._output, self._entropy = None if result is made else result[1], None
         return result
+
+    def _backward(self, loss: Any, *arguments: Any, **options: Any) -> Any:
+        if self._expected is not None and self.knows_values:
+            self._tap.returned(loss, beside=self._beside())
+        return self._native_backward(loss, *arguments, **options)
+
+    @property
+    def knows_values(self) -> bool:
+        """Whether the value of the loss is that of its formula here; not where a KL estimate has a gradient of its
+        own (`UNBIASED`)."""
+        return not (self._spec.objective.kl_estimator or "").endswith(UNBIASED)
+
+    def _beside(self) -> Any:
+        """The part of the loss's value that terms with names of their own have, the entropy bonus and the router's
+        loss; None: nobody knows it."""
+        args = self._args.actor
+        value: Any = 0.0
+        if router := getattr(args, "aux_loss_coef", 0):
+            value = getattr(self._output, "aux_loss", 0.0) * router * self.routers_share
+        if bonus := getattr(args, "entropy_coef", None) if self.who == "policy" else None:
+            value = None if self._entropy is None else value - self._entropy * bonus
+        return value.detach() if isinstance(value, torch.Tensor) else value
+
+    def _hear_entropies(self, patches: Patches) -> None:
+        """Has the sum of a micro-batch's entropies be kept as OpenRLHF's own function makes it."""
+        from openrlhf.trainer.ray import ppo_actor
+
+        native = getattr(ppo_actor, "aggregate_loss", None)
+        if native is None:
+            return
+
+        @functools.wraps(native)
+        def heard(values: Any, *arguments: Any, **options: Any) -> Any:
+            total = native(values, *arguments, **options)
+            if self._expected is not None and values is not None:
+                self._hear(values, total)
+            return total
+
+        patches.set(ppo_actor, "aggregate_loss", heard, what="the entropies' sum is recorded", why=MEASURED)
+
+    def _hear(self, values: torch.Tensor, total: torch.Tensor) -> None:
+        entropies = getattr(self._output, "entropy", None)
+        if entropies is not None and values.untyped_storage().data_ptr() == entropies.untyped_storage().data_ptr():
+            self._entropy = total.detach()
 
     def reachable(self, result: Any) -> Any:
         """The output of a model, where nothing of DeepSpeed's stands between its gradient and the loss."""
         return result
+
+    def temperatures(self) -> list[str]:
+        """Objections to the temperature of the step's log-probabilities."""
+        found, self._hotter = self._hotter, []
+        said = f"the {self.who}'s temperature was {self._temperature} when it was wrapped, and is"
+        return [
+            f"{said} {one}: its log-probabilities are other ones than the rollout was generated with" for one in found
+        ]
 
     def rows(self, given: OpenRlhfStepInputs, logprobs: torch.Tensor) -> Rows:
         """The rows of a micro-batch with these log-probabilities, and what they are meant to train; see `rows_of`."""
@@ -215,15 +285,19 @@ class OpenRlhfStepProbe(StepProbe):
     def drop(self) -> None:
         """Forgets the micro-batches since the last `take`."""
         super().drop()
+        if self._witness is not None:
+            self._witness.drop()
         self._shares.clear()
         self._sound.clear()
 
     # ---- between backward and the update
 
-    def factor(self) -> Factor | None:
-        """The factor on the step's gradients after backward: DeepSpeed should have averaged them over the ranks, and
-        nothing else. None where no parameter is trained. Collective."""
-        return None if self._weight is None else self._weight.witness.compare(self._weight.gradient())
+    def reached(self, expected: float, micro_batches: int) -> list[float]:
+        """The share of each micro-batch's gradient that the optimizer finds, of a run that is observed alone; 1 of any
+        other, which ends where it is none. expected: what DeepSpeed should do to the sum of all ranks'. Collective."""
+        if self._witness is None:
+            return [1.0] * micro_batches
+        return self._witness.compare(whole_gradient(self._witness.parameter)).applied(expected, micro_batches)
 
 
 def measurable(objective: Objective) -> Objective:

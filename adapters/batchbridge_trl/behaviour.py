@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
-from batchbridge.kit.native_steps import PromptAndSample
+from batchbridge.kit.native_steps import PromptAndSample, rollouts_of, shuffled_orders
 from batchbridge_trl.epochs import EpochLength, sampler_of
 from batchbridge_trl.rules import TrlFacts, defects, facts_of
 from batchbridge_trl.settings import holds
@@ -198,6 +198,26 @@ def native_steps(
     return _steps(facts, found, response_tokens)
 
 
+def native_rollouts(reading: Reading, dataset_size: int) -> Iterator[Sequence[int]]:
+    """The prompts of each rollout of the unwrapped run, in TRL's own order, without end: sampling moves none of them.
+
+    Raises `ValueError` where the settings leave the run open.
+    """
+    facts = facts_of(reading)
+    if facts is None or facts.rollout is None:
+        raise ValueError("the settings give no run: see the findings")
+    if (why := _no_steps(facts)) is not None or not sampler_of(facts.version).drops:
+        raise ValueError(why or "a rollout of this release may lack prompts")
+    size = facts.rollout.prompts
+    orders = _prompt_orders(facts, dataset_size) if size <= dataset_size else iter(())
+    return rollouts_of(orders, size, dataset_size, None)
+
+
+def _prompt_orders(facts: TrlFacts, prompts: int) -> Iterator[Sequence[int]]:
+    """Each epoch's order of the prompts."""
+    return shuffled_orders(prompts, facts.native["seed"] if facts.native["shuffle_dataset"] else None)
+
+
 class _MicroStep(NamedTuple):
     """One micro-batch per device, and the rollout's tokens over all devices."""
 
@@ -238,11 +258,9 @@ def _epochs(
 
     assert facts.rollout is not None
     sizes, size = facts.sizes, facts.rollout.completions
-    generator = TorchGenerator(facts.native["seed"])
     ranks = [TorchGenerator(facts.native["seed"] + rank) for rank in range(sizes.world)]
     rollouts = count()
-    while True:
-        order = generator.permutation(found.prompts) if facts.native["shuffle_dataset"] else range(found.prompts)
+    for order in _prompt_orders(facts, found.prompts):
         for rank in ranks:
             rank.draw_int64()  # the data loader's base seed, once per epoch
         rows = [(prompt, sample) for prompt in order for sample in range(sizes.generations)]

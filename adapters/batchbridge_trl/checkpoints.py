@@ -9,7 +9,6 @@ _save_checkpoint, _load_from_checkpoint, _load_optimizer_and_scheduler.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,21 @@ import torch
 from batchbridge import CannotAttach, Plan
 from batchbridge.kit import Request, checkpoints
 from batchbridge.kit.checkpoints import STATE_FILE, ResumePoint
+from batchbridge_trl.finished import (
+    NATIVE_STATE,
+    REFERENCE,
+    first_version,
+    is_ours,
+    lack_of,
+    read_rows,
+    reference_is_cut,
+    reference_moves,
+    refusal_of,
+    rows_file,
+)
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.rows import TrlRolloutRows
 from batchbridge_trl.shares import StepShares
-
-FOLDER = "batchbridge"
-_NATIVE_STATE = "trainer_state.json"
-"""The file that TRL writes last: without it, a checkpoint was killed while it was being written."""
 
 
 class Checkpoints:
@@ -51,27 +58,31 @@ class Checkpoints:
         TRL is complete for us, whenever any rank is killed."""
         step, ranks = self._trainer.state.global_step, self._accelerator.num_processes
         if self._trainer.args.should_save:  # an earlier start may have left a checkpoint of this name
-            for mark in (STATE_FILE, _NATIVE_STATE):
+            for mark in (STATE_FILE, NATIVE_STATE):
                 (folder / mark).unlink(missing_ok=True)
         self._accelerator.wait_for_everyone()
-        target = _rows_file(folder, self._accelerator.process_index)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = rows_file(folder, self._accelerator.process_index)
         live = self._plan.seek(step).live_rollouts
         rows = {"world_size": ranks, "rollouts": [self._rollouts[index].state() for index in live]}
         rows |= {"terms": self._terms.state(), "shares": self._shares.state()}
-        torch.save(rows, target.with_suffix(".partial"))
-        target.with_suffix(".partial").replace(target)
+        _save(rows, target)
+        if self._trainer.args.should_save and reference_moves(self._trainer) and not reference_is_cut(self._trainer):
+            _save(self._reference().state_dict(), folder / REFERENCE)
         self._accelerator.wait_for_everyone()
         if self._trainer.args.should_save:
-            checkpoints.write(folder, checkpoints.state(self._plan, step, ranks=ranks))
+            checkpoints.write(folder, checkpoints.state(self._plan, step, ranks=ranks, prompts=self._request.prompts))
+
+    def _reference(self) -> Any:
+        return self._accelerator.unwrap_model(self._trainer.ref_model)
 
     def check(self, folder: Path) -> None:
         """The check (`CannotAttach`) that the checkpoint in `folder` is whole and continues the plan."""
         ranks, rank = self._accelerator.num_processes, self._accelerator.process_index
         each_node = self._trainer.args.save_on_each_node
-        if _is_ours(folder) and (missing := missing_from(folder, rank if each_node else None)):
-            raise CannotAttach({"resume": _unfinished(folder, missing, rank if each_node else None)})
-        saved = checkpoints.read(folder) or _first_version(folder)
+        own = rank if each_node else None
+        if is_ours(folder) and (lack := lack_of(folder, self._trainer, own)) is not None:
+            raise CannotAttach({"resume": refusal_of(folder, lack, self._trainer, own)})
+        saved = checkpoints.read(folder) or first_version(folder)
         wrote = 0 if saved is None else saved["ranks"]
         stored = self._stored(folder, [rank] if rank < wrote else range(min(wrote, 1)))
         resumed = checkpoints.resume(
@@ -80,13 +91,13 @@ class Checkpoints:
             where=str(folder),
             ranks=ranks,
             other_ranks=ON_EACH_NODE if each_node else SHARDED if self._trainer.is_fsdp_enabled else None,
+            request=self._request,
             held=stored,
-            reading=self._request.reading,
         )
         cut_anew = any(path.startswith(("micro_batch.", "horizon.")) for path in resumed.changed)
         # Before shares were saved, too, a step was cut by tokens otherwise than now.
         everyone = wrote != ranks or cut_anew
-        everyone = everyone or not self._shares.cut_alike(_read_rows(_rows_file(folder, rank)).get("shares"))
+        everyone = everyone or not self._shares.cut_alike(read_rows(rows_file(folder, rank)).get("shares"))
         if everyone:
             if each_node and wrote > 1:
                 raise CannotAttach({"resume": f"{folder}: {ON_EACH_NODE}"})
@@ -113,8 +124,10 @@ class Checkpoints:
             self.check(folder)
         assert self._found is not None, "check finds it, or raises"
         folder, resumed, stored, everyone = self._found
-        own = _read_rows(_rows_file(folder, 0 if everyone else self._accelerator.process_index))
+        own = read_rows(rows_file(folder, 0 if everyone else self._accelerator.process_index))
         self._terms.load(own.get("terms", {}))
+        if reference_moves(self._trainer):
+            self._reference().load_state_dict(read_rows(folder / REFERENCE))
         if not everyone:
             self._shares.load(own["shares"])
         self._found = None
@@ -134,7 +147,7 @@ class Checkpoints:
         """Rollout -> what these ranks stored of it."""
         found: dict[int, list[Mapping[str, Any]]] = {}
         for rank in ranks:
-            for rows in _read_rows(_rows_file(folder, rank))["rollouts"]:
+            for rows in read_rows(rows_file(folder, rank))["rollouts"]:
                 found.setdefault(rows["index"], []).append(rows)
         return found
 
@@ -164,23 +177,11 @@ ON_EACH_NODE = (
 SHARDED = "whether FSDP's files come back in other shards is not proven; the weights alone go on in a new run"
 
 
-def missing_from(folder: Path, rank: int | None = None) -> str | None:
-    """The part that a checkpoint of a wrapped run lacks, because the run was killed while it was being written; None
-    where it is whole. rank: looks for this rank's files only, where each node has its own."""
-    saved, files = checkpoints.read(folder), sorted((folder / FOLDER).glob("rank-*.pt"))
-    whole = saved if saved is not None else _first_version(folder)
-    ranks = saved["ranks"] if saved else _read_rows(files[0])["world_size"] if files else 0
-    shared_out = any(folder.glob("rng_state_*.pth"))
-    for each in range(ranks):
-        if rank not in (None, each):
-            continue
-        if not _rows_file(folder, each).is_file():
-            return f"rank {each}'s file {FOLDER}/{_rows_file(folder, each).name} is missing"
-        if shared_out and not (folder / f"rng_state_{each}.pth").is_file():
-            return f"rank {each}'s file rng_state_{each}.pth is missing"
-    if whole is None:
-        return f"{STATE_FILE} is missing"
-    return None if (folder / _NATIVE_STATE).is_file() else f"{_NATIVE_STATE} is missing"
+def _save(content: Any, file: Path) -> None:
+    """Writes a file of torch's, whole or not at all, whenever the run is killed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(content, file.with_suffix(".partial"))
+    file.with_suffix(".partial").replace(file)
 
 
 def _names(folder: Path) -> Iterable[str]:
@@ -193,31 +194,3 @@ def _names(folder: Path) -> Iterable[str]:
         with safe_open(file, "pt") as weights:
             return list(weights.keys())
     return ()
-
-
-def _is_ours(folder: Path) -> bool:
-    return (folder / FOLDER).is_dir() or (folder / STATE_FILE).is_file()
-
-
-def _unfinished(folder: Path, missing: str, rank: int | None) -> str:
-    beside = (other for other in folder.parent.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", other.name))
-    newest = sorted(beside, key=lambda other: int(other.name.partition("-")[2]), reverse=True)
-    whole = next((other for other in newest if _is_ours(other) and missing_from(other, rank) is None), None)
-    remedy = "no whole one lies beside it: start the run anew" if whole is None else f"resume from {whole}"
-    return f"{folder}: {missing}: the checkpoint was not finished when the run was killed; {remedy}"
-
-
-def _first_version(folder: Path) -> dict[str, Any] | None:
-    """The place in the plan as the first versions saved it: with every rank's rows."""
-    files = sorted((folder / FOLDER).glob("rank-*.pt"))
-    rows = _read_rows(files[0]) if files else {}
-    return {"plan": rows["plan"], "ranks": rows["world_size"]} if "plan" in rows else None
-
-
-def _read_rows(file: Path) -> dict[str, Any]:
-    rows: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
-    return rows
-
-
-def _rows_file(folder: Path, rank: int) -> Path:
-    return folder / FOLDER / f"rank-{rank:05d}.pt"

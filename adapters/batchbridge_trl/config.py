@@ -131,6 +131,7 @@ class TrlAdapter(PackagedAdapter):
         own = [key for key in given if key in mine or key in declared]
         if program is not None and own:
             found.append(program.note(own))
+        of_its_own = {key: given[key] for key in own}
         given = {key: value for key, value in given.items() if key not in own}
         default_of: dict[str, str] = {}
         with_unsloth = built is not None and "unsloth" in built.modules  # importing it replaces TRL's classes
@@ -175,6 +176,11 @@ class TrlAdapter(PackagedAdapter):
             places[WORLD] = Where(WORLD, world.size, world.provenance.file, world.provenance.line)
         if built is not None and with_unsloth:
             found += unsloth.rewritten(native, native[WORLD], built.place)
+        if source.trainers:
+            from batchbridge_trl.given_arguments import refused_arguments
+
+            takes = {key for key, row in settings_of(tables.TRAINER_GROUPS, version).items() if not row.fixed}
+            found += refused_arguments(source.trainers, version, takes, context.copy)
         guessed = (places[WORLD],) if world.guessed and WORLD in places else ()
         reading = dataclasses.replace(
             self.unread(version, found, context), native=native, given=places, guessed=guessed
@@ -193,7 +199,7 @@ class TrlAdapter(PackagedAdapter):
             from batchbridge_trl import whose_trainer
 
             whose = program_of(source.argv) or (program.place if program is not None and not source.argv else None)
-            condition = whose_trainer.condition_of(source, whose, native, said)
+            condition = whose_trainer.condition_of(source, whose, {**native, **of_its_own}, said)
             reading = dataclasses.replace(reading, condition=condition)
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading

@@ -16,17 +16,17 @@ from batchbridge.kit.proven import methods
 from batchbridge_trl.settings import GRPO_CONFIG
 from batchbridge_trl.tables import SettingGroup, settings_of
 
-_TRAINER, _CONFIG, _UTILS = "trainer/grpo_trainer.py", "trainer/grpo_config.py", "trainer/utils.py"
+TRAINER_FILE, _CONFIG, _UTILS = "trainer/grpo_trainer.py", "trainer/grpo_config.py", "trainer/utils.py"
 _SAMPLERS = ("RepeatRandomSampler.__iter__", "RepeatSampler.__iter__")  # in 0.15, and from 0.16 on
 _CUT = ("split_tensor_dict", "shuffle_sequence_dict", "shuffle_tensor_dict")
 FACTS = CopyFacts(
     package="trl",
     home="batchbridge_trl",
-    markers=(_TRAINER, _CONFIG),
+    markers=(TRAINER_FILE, _CONFIG),
     label=("VERSION", "../VERSION", "__init__.py"),
     numbers={
         "rollout size": {
-            _TRAINER: (
+            TRAINER_FILE: (
                 *methods("GRPOTrainer", "__init__", "get_train_dataloader", "_get_train_sampler", "_prepare_inputs"),
                 *methods("GRPOTrainer", "_generate_and_score_completions"),
                 *_SAMPLERS,
@@ -35,23 +35,23 @@ FACTS = CopyFacts(
             _UTILS: ("RepeatSampler.__iter__",),
         },
         "step size": {
-            _TRAINER: (*methods("GRPOTrainer", "_prepare_inputs", "training_step"), *_CUT),
+            TRAINER_FILE: (*methods("GRPOTrainer", "_prepare_inputs", "training_step"), *_CUT),
             _CONFIG: ("GRPOConfig.__post_init__",),
             _UTILS: ("split_tensor_dict", "shuffle_sequence_dict"),
         },
         "passes": {
-            _TRAINER: (*methods("GRPOTrainer", "_prepare_inputs"), *_SAMPLERS),
+            TRAINER_FILE: (*methods("GRPOTrainer", "_prepare_inputs"), *_SAMPLERS),
             _UTILS: ("RepeatSampler.__iter__",),
         },
         "token weights": {
-            _TRAINER: (
+            TRAINER_FILE: (
                 *methods("GRPOTrainer", "compute_loss", "_compute_loss", "compute_liger_loss"),
                 *methods("GRPOTrainer", "_generate_and_score_completions"),
             ),
             _UTILS: ("selective_log_softmax",),
         },
         "order": {
-            _TRAINER: (*methods("GRPOTrainer", "_get_train_sampler"), *_SAMPLERS),
+            TRAINER_FILE: (*methods("GRPOTrainer", "_get_train_sampler"), *_SAMPLERS),
             _UTILS: ("RepeatSampler.__iter__",),
         },
     },

@@ -23,11 +23,11 @@ import torch
 from accelerate.utils import gather_object
 
 from batchbridge import BatchDrift, CannotAttach, Plan, read
-from batchbridge.kit import Advantage, Normaliser, Request, Row, StepPlan, group_advantages, walk
-from batchbridge.kit.measuring import Tap
+from batchbridge.kit import Normaliser, Request, Row, StepPlan, group_advantages, walk
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
 from batchbridge.kit.ranks import waited_too_long
+from batchbridge.kit.worker_layer import Seam
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
@@ -37,17 +37,13 @@ from batchbridge_trl.images import RolloutImages, forms_of, logged_by_all, reads
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.padding_free import END_TO_END, PaddingFree, attending_to, objection
-from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
+from batchbridge_trl.recording import StepRow, TrlLayer, facts_of
 from batchbridge_trl.rows import TrlMicroBatch, TrlRolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
 from batchbridge_trl.sharding import without_sync
 from batchbridge_trl.shares import StepShares
-from batchbridge_trl.watching import TrlStepProbe, alone, leaf_in, quiet, rows_of, surrogates, window
-
-NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
-"""The advantage that TRL computes itself with scale_rewards="group". Source: trl 1.16.0,
-_generate_and_score_completions."""
+from batchbridge_trl.watching import alone, leaf_in, quiet, rows_of, window
 
 DIVIDED_LATER = ("grpo", "sapo", "dr_grpo")
 """Loss types whose logged policy_loss is from before the division by the micro-batches."""
@@ -58,73 +54,71 @@ _REMEDY = (
 )
 
 
-class Enforcer:
+class Enforcer(TrlLayer):
     """The patches of one trainer, and the state of the run: the rollouts that are still to be trained on."""
 
-    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: TrlStepProbe) -> None:
+    _plan: Plan
+
+    def __init__(self, trainer: Any, request: Request, patches: Patches, version: str) -> None:
         assert request.plan is not None, "wrap refuses to enforce without a plan"
-        self._trainer, self._request, self._plan, self._log = trainer, request, request.plan, log
-        self._watch = watch
-        self._accelerator = trainer.accelerator
+        super().__init__(trainer, request, patches, version)
+        self._request, self._accelerator = request, trainer.accelerator
         self._rollouts: dict[int, TrlRolloutRows] = {}
-        self._free = PaddingFree.asked(trainer, request, watch.producer)
+        self._free = PaddingFree.asked(trainer, request, releases.producer())
         self._shares = StepShares(trainer, self._plan, self._rollouts, packed=self._free is not None)
         self._holds_others = False
         """Whether some rollout still holds rows that other ranks will train."""
         self._carrier = carrier(request.spec, str(request.reading.framework_version))
-        self._tap = RewardTap(trainer, patches)
-        self._terms = watch.terms = LossTerms(trainer)
-        self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts, self._shares, self._terms)
+        self._terms = LossTerms(trainer)
+        self._divides = False
+        """Whether the native step divides every loss by its window's micro-batches; the probe tells."""
+        self._checkpoints = Checkpoints(trainer, request, self._plan, self._rollouts, self._shares, self._terms)
         self._dataset = trainer.train_dataset
         self._reads_images = reads_images(trainer)
         self._pad_token = getattr(trainer.processing_class, "tokenizer", trainer.processing_class).pad_token_id
-        self._suspended = patches.suspended
-        self._native: dict[str, Any] = {"_generate_and_score_completions": trainer._generate_and_score_completions}
-        self._install(patches)
 
-    # ---- patches
+    def prepare(self) -> None:
+        """The measuring, of the loss's other terms, too."""
+        super().prepare()
+        self._watch.terms = self._terms
+        self.native["_generate_and_score_completions"] = self._trainer._generate_and_score_completions
 
-    def _install(self, patches: Patches) -> None:
+    def seams(self) -> Iterator[Seam]:
+        """The seams of a trainer that follows the plan."""
         trainer, spec, resume = self._trainer, self._request.spec, "exact resume"
-        order = "the plan's prompt order replaces TRL's sampler and its in-buffer shuffle"
-        cut, whole = "membership and micro-batches of the plan", "one call per window runs the whole optimizer step"
-        factor, scope = f"native {self._carrier} loss times the step's factor", "at optimizer-step scope"
-        rows: list[tuple[str, Any, str, str]] = [
-            ("get_train_dataloader", self._loader, "one ticket per micro-step", order),
-            ("set_initial_training_values", self._clock, "the plan's step counts", "clock of the spec"),
-            ("training_step", self._training_step, whole, cut),
-            ("_prepare_inputs", self._prepare, "micro-batches pass through", "they are prepared already"),
-            ("compute_loss", self._loss, factor, f"{spec.loss.policy.aggregation} {scope}"),
-            ("_save_checkpoint", self._save, "rollouts in use are saved with it", resume),
-            ("_load_optimizer_and_scheduler", self._load, "rollouts in use are loaded", resume),
-            ("_load_from_checkpoint", self._load_model, "held against the plan first", resume),
-        ]
         producer = self._watch.producer
         budget = spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device
         packed = self._free is not None
         if self._free is not None:
             self._watch.made_by(self._free.in_place_of)
-            patches.note(producer.name, what=END_TO_END, why='padding="free"')
+            self._patches.note(producer.name, what=END_TO_END, why='padding="free"')
+        order = "the plan's prompt order replaces TRL's sampler and its in-buffer shuffle"
+        cut, whole = "membership and micro-batches of the plan", "one call per window runs the whole optimizer step"
+        factor, scope = f"native {self._carrier} loss times the step's factor", "at optimizer-step scope"
+        weights = f"{spec.loss.policy.aggregation} {scope}"
+        yield Seam(trainer, "get_train_dataloader", self._loader, "one ticket per micro-step", order)
+        clock = "clock of the spec"
+        yield Seam(trainer, "set_initial_training_values", self._clock, "the plan's step counts", clock)
+        yield Seam(trainer, "training_step", self._training_step, whole, cut)
+        through = "micro-batches pass through"
+        yield Seam(trainer, "_prepare_inputs", self._prepare_inputs, through, "they are prepared already")
+        yield Seam(trainer, "compute_loss", self._loss, factor, weights)
+        yield Seam(trainer, "_save_checkpoint", self._save, "rollouts in use are saved with it", resume)
+        yield Seam(trainer, "_load_optimizer_and_scheduler", self._load, "rollouts in use are loaded", resume)
+        yield Seam(trainer, "_load_from_checkpoint", self._load_model, "held against the plan first", resume)
         if budget is not None or self._reads_images or packed:
             scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._shares.most, packed=packed)
             why = "TRL gives chunks without images empty ones" if budget is None else "tokens_per_device of the spec"
-            rows.append((producer.name, scorer, "forward-only passes cut", why))
+            yield Seam(trainer, producer.name, scorer, "forward-only passes cut", why)
         if spec.horizon.lr_tick == "rollout":
-            rows.append(("create_scheduler", self._scheduler, "advances once per rollout", "lr_tick of the spec"))
-        rows.append(("num_examples", lambda loader: self._plan.dataset_size, "the plan's prompts", "logs"))
-        for name, own, what, why in rows:
-            self._native[name] = patches.set(trainer, name, own, what=what, why=why)
-        steps = self._plan.total_optimizer_steps
-        self._callback = StepCallback(self._log, self._watch, check=True, planned_steps=steps)
-        trainer.add_callback(self._callback)
-        added, why = "StepCallback added", "ledger, and the plan is verified at every step"
-        patches.made("callback_handler", lambda: trainer.remove_callback(self._callback), what=added, why=why)
+            once = "advances once per rollout"
+            yield Seam(trainer, "create_scheduler", self._scheduler, once, "lr_tick of the spec")
+        yield Seam(trainer, "num_examples", lambda loader: self._plan.dataset_size, "the plan's prompts", "logs")
 
-    def detach(self) -> None:
-        """Undoes what is not an attribute."""
+    def close(self) -> None:
+        """Undoes what is not an attribute, and closes the ledger."""
+        super().close()
         trainer = self._trainer
-        self._watch.end()
-        self._log.close()
         trainer._buffered_inputs = None
         if isinstance(trainer.lr_scheduler, _RolloutTicks):  # the user's own, handed in as `optimizers`
             trainer.lr_scheduler = trainer.lr_scheduler.native
@@ -139,14 +133,14 @@ class Enforcer:
             else f"completions are padded: {objection(self._trainer)}"
         ]
 
-    def probe(self) -> None:
+    def hold_loss(self) -> None:
         """Holds the loss that this trainer really has, with our factor, against the plan's weights. Collective where
         there are several ranks. Raises `CannotAttach`."""
         trainer, term = self._trainer, self._request.spec.loss.policy
         taps = []
         # With the current policy as the ratio's denominator every ratio is one.
         for off_policy in (False, True) if self._request.spec.objective.old_logprobs != "detached" else (False,):
-            tap = Tap(self._watch.objective, surrogate=surrogates(trainer).get(self._watch.objective.surrogate or ""))
+            tap = self._watch.tap()
             with quiet(trainer), alone(trainer), window(trainer, len(CUT)):
                 for made in batches(self._watch.objective, off_policy=off_policy, device=self._accelerator.device):
                     micro = rows_module.made_up(made)
@@ -161,7 +155,7 @@ class Enforcer:
 
     def _run_probe(self, micro: TrlMicroBatch) -> None:
         try:
-            self._native["training_step"](self._trainer.model, micro, None)
+            self.native["training_step"](self._trainer.model, micro, None)
         except CannotAttach:
             raise
         except Exception as error:
@@ -174,11 +168,9 @@ class Enforcer:
     # ---- clock
 
     def _loader(self) -> torch.utils.data.DataLoader[int]:
-        """Replaces the prompts' loader: its length is the plan's, its items are only counted."""
+        """Replaces the prompts' loader: its length is the plan's, its items are only counted. Anyone may ask for it in
+        a run, too: nothing is forgotten here."""
         trainer = self._trainer
-        self._require_unchanged()
-        self._rollouts.clear()
-        self._shares.clear()
         self._dataset = trainer.train_dataset
         if trainer.args.remove_unused_columns:
             self._dataset = trainer._remove_unused_columns(self._dataset, description="Training")
@@ -192,7 +184,7 @@ class Enforcer:
         if have != planned:
             reason = f"the trainer has {have} prompts, and had {planned} when it was wrapped: call wrap again"
             raise CannotAttach({"dataset_changed": reason})
-        with self._suspended():
+        with self._patches.suspended():
             now = read(self._trainer, framework="trl").spec
         was = self._request.reading.spec
         if now != was and now is not None and was is not None:
@@ -208,13 +200,17 @@ class Enforcer:
         return self._plan.optimizer_steps_per_epoch or self._plan.total_optimizer_steps
 
     def _clock(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        values = list(self._native["set_initial_training_values"](*args, **kwargs))
+        """A run begins: before a checkpoint is loaded, and once in each `train()`."""
+        self._require_unchanged()
+        self._rollouts.clear()
+        self._shares.clear()
+        values = list(self.native["set_initial_training_values"](*args, **kwargs))
         values[0] = -(-self._plan.total_optimizer_steps // self._steps_per_epoch)  # num_train_epochs
         values[-1] = self._plan.total_optimizer_steps  # max_steps
         return tuple(values)
 
     def _scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        self._native["create_scheduler"](self._plan.total_rollouts, optimizer)
+        self.native["create_scheduler"](self._plan.total_rollouts, optimizer)
         if not isinstance(self._trainer.lr_scheduler, _RolloutTicks):
             self._trainer.lr_scheduler = _RolloutTicks(self._trainer.lr_scheduler, self._trainer, self._plan)
         return self._trainer.lr_scheduler
@@ -257,7 +253,7 @@ class Enforcer:
             self._holds_others = False
         share = self._shares.own(step)
         normaliser = Normaliser.of(self._request.spec.loss.policy, self._weight_rows(step))
-        self._log.normaliser = normaliser
+        self._normaliser = normaliser
         if normaliser.tokens:
             if releases.has(releases.TIMES_STEPS):  # natively it generates in them
                 trainer._current_train_step_time += time.perf_counter() - started
@@ -267,10 +263,10 @@ class Enforcer:
             # parameter and moment as it is.
             self._watch.idle, loss = True, zero
             self._idle_engine()
-            self._log.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
+            self.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
         trainer._step = step_count
         self._shares.forget(step)
-        self._log.compute_seconds = self._shares.time.of_the_step()
+        self._compute_seconds = self._shares.time.of_the_step()
         return loss
 
     def _train(
@@ -278,7 +274,7 @@ class Enforcer:
     ) -> torch.Tensor:
         trainer, completions = self._trainer, self._shares.completions(step)
         trainer._step = 0  # TRL logs a step's time when it has counted its micro-batches
-        metrics = StepMetrics(trainer, self._turn_sizes(step))
+        metrics, natively = StepMetrics(trainer, self._turn_sizes(step)), trainer.args.gradient_accumulation_steps
         multiple, filler = releases.value(trainer, "pad_to_multiple_of"), self._shares.filler(step)
         with window(trainer, len(share)):
             for number, batch in enumerate(share):
@@ -286,14 +282,16 @@ class Enforcer:
                 micro = rows_module.assemble(picks, filler, self._pad_token, multiple)
                 micro.most_rows = max(len(rank[number]) for rank in self._shares.of(step))
                 self._finish(micro, len(share), normaliser)
+                # Divided or not, a step natively has the term of a user's own as often as it has calls.
+                micro.own_share = 1.0 if self._divides else natively / len(share)
                 rows = [None if item is None else self._row(step, item) for item in batch]
                 # Advantages are those that the ledger has of the rollout.
                 known = [0.0 if row is None else row.facts["advantage"] for row in rows]
                 micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
-                self._log.parts.append(rows)
+                self.parts.append(rows)
                 turn = self._turn(model, last=number == len(share) - 1)
                 with turn, attending_to(self._free), self._shares.time.micro_batch():
-                    loss = loss + self._native["training_step"](model, micro, None)
+                    loss = loss + self.native["training_step"](model, micro, None)
         metrics.of_the_step()
         return loss
 
@@ -352,12 +350,12 @@ class Enforcer:
         for name in ("old_per_token_logps", "ref_per_token_logps"):
             micro.setdefault(name, None)  # trl 0.18 and 0.19 look for None
 
-    def _prepare(self, inputs: Any) -> Any:
-        return inputs if isinstance(inputs, TrlMicroBatch) else self._native["_prepare_inputs"](inputs)
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        return inputs if isinstance(inputs, TrlMicroBatch) else self.native["_prepare_inputs"](inputs)
 
     def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(inputs, TrlMicroBatch):
-            return self._native["compute_loss"](model, inputs, *args, **kwargs)
+            return self.native["compute_loss"](model, inputs, *args, **kwargs)
         gather, turns = self._accelerator.gather, inputs.micro_batches if self._carrier in DIVIDED_LATER else 1
 
         def gathered(tensor: Any) -> Any:
@@ -372,8 +370,15 @@ class Enforcer:
             contextlib.nullcontext() if inputs.expected is None else self._watch.expecting(inputs.expected),
             self._terms.shared(inputs) as missing,
         ):
-            loss = self._native["compute_loss"](model, inputs, *args, **kwargs) * inputs.factor
-        return sum(missing, loss)
+            loss = self.native["compute_loss"](model, inputs, *args, **kwargs)
+        if inputs.expected is None and loss.requires_grad:
+            loss.register_hook(self._arrived_at_loss)
+        # TRL logs the value alone; the factor stands at the gradient of the log-probabilities (`LossTerms.weigh`).
+        return _Valued.apply(loss * inputs.own_share, sum(missing, loss.detach() * inputs.factor))
+
+    def _arrived_at_loss(self, gradient: torch.Tensor) -> None:
+        """A hook: whether TRL's own step divides a loss by the micro-batches of its window."""
+        self._divides = float(gradient) * len(CUT) < 1.5
 
     def _row(self, step: StepPlan, item: int) -> StepRow:
         rollout, pass_index, prompt, sample = step.members[item]
@@ -413,18 +418,19 @@ class Enforcer:
         drawn_by = [seeds[i // group] + i % group for i in mine]
         given = [dict(examples[prompts[i // group]]) for i in mine]
         told = logged_by_all(trainer, given) if self._reads_images else contextlib.nullcontext()
+        self.hold_settings()
         with self._old_logprobs_as_planned(index), seeded(trainer, drawn_by), told:
-            output = self._native["_generate_and_score_completions"](given)
+            output = self.native["_generate_and_score_completions"](given)
         images = taken(output, local) if self._reads_images else []
         columns = rows_module.columns_of(output, local)
-        rewards = self._tap.rewards.float()
+        self.hold_advantages(columns["advantages"], mine.start)
+        rewards, asked = self._tap.rewards.float(), self._request.spec.advantage
         # TRL's own rule for several rewards has no word in the schema; it is refused where the spec asks for another.
         own_rule = releases.value(trainer, "multi_objective_aggregation") == "normalize_then_sum"
-        own = self._request.reading.spec
-        native = own is not None and own.advantage == self._request.spec.advantage == NATIVE_ADVANTAGE
-        if not native and not own_rule:
+        infinite = asked == self._own.advantage and bool(torch.isinf(rewards).any())  # nothing is computed of them
+        if not (self.advantages.allowed or own_rule or infinite):
             groups = rewards.view(-1, group)[: len(rollout.prompts)].tolist()
-            everyone = [value for each in group_advantages(groups, self._request.spec.advantage) for value in each]
+            everyone = [value for each in group_advantages(groups, asked) for value in each]
             everyone += [0.0] * (len(rewards) - len(everyone))
             columns["advantages"] = columns["advantages"].new_tensor(everyone[mine.start : mine.stop])
         facts = facts_of(columns, self._tap.completion_ids, rewards[mine.start : mine.stop].tolist())
@@ -467,19 +473,33 @@ class Enforcer:
         self._checkpoints.save(
             Path(self._trainer._get_output_dir(trial=trial)) / f"checkpoint-{self._trainer.state.global_step}"
         )
-        self._native["_save_checkpoint"](model, trial)
+        self.native["_save_checkpoint"](model, trial)
 
     def _load_model(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
         self._checkpoints.check(Path(checkpoint))
-        self._native["_load_from_checkpoint"](checkpoint, *args, **kwargs)
+        self.native["_load_from_checkpoint"](checkpoint, *args, **kwargs)
         self._checkpoints.load_weights(Path(checkpoint))
 
     def _load(self, checkpoint: Any) -> None:
         if checkpoint is not None and self._trainer.is_deepspeed_enabled:
             self._checkpoints.check(Path(checkpoint))  # its engine has loaded the weights by itself
-        self._native["_load_optimizer_and_scheduler"](checkpoint)
+        self.native["_load_optimizer_and_scheduler"](checkpoint)
         if checkpoint is not None:
             self._holds_others = self._checkpoints.load(Path(checkpoint))
+
+
+class _Valued(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """A tensor with another value and its own gradient."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """The value."""
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The gradient, as it arrives."""
+        return gradient, None
 
 
 class _RolloutTicks:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchbridge.kit import Request
+from batchbridge.kit.allowing import GRADIENT_TRANSFORM
 from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, is_on, setting
 from batchbridge.kit.versions import holds
 from batchbridge_trl import releases, sharding
@@ -35,6 +36,31 @@ LIVE = Refusals(map(_made_by, FORKS))
 )
 def _data_collator(trainer: Any, request: Request) -> bool:
     return not trainer.data_collator.__module__.startswith("trl.")
+
+
+@LIVE.live(
+    "advantages",
+    "a method of the trainer's own stores advantages; "
+    'allow=("advantages",) trains on them, carried and not recomputed from the rewards',
+    allowable=True,
+)
+def _advantages(trainer: Any, request: Request) -> Answer:
+    from batchbridge_trl.overrides import own_advantages
+
+    return own_advantages(trainer) or False
+
+
+def _left_out(method: str, name: str) -> None:
+    @LIVE.live(name, f'its own {method} is not used; allow=("{name}",) goes on without it', allowable=True)
+    def test(trainer: Any, request: Request) -> Answer:
+        from batchbridge_trl.overrides import overrides_of
+
+        return overrides_of(trainer).get(method, False)
+
+
+_left_out("_get_train_sampler", "train_sampler")
+_left_out("get_train_dataloader", "train_dataloader")
+_left_out("_prepare_inputs", "prepare_inputs")
 
 
 def _deepspeed(trainer: Any) -> Mapping[str, Any]:
@@ -155,6 +181,24 @@ def _router_loss(trainer: Any, request: Request) -> bool:
 )
 def _fp16(trainer: Any, request: Request) -> bool:
     return bool(trainer.accelerator.mixed_precision == "fp16")
+
+
+@LIVE.live(
+    "communication_hook",
+    "DDP exchanges gradients by a communication hook that approximates them (PowerSGD), or by a wrapper around one: "
+    'what the optimizer finds is not what the micro-batches gave; allow=("gradient_transform",) trains so, and the '
+    "ledger has the ratio, or use comm_hook fp16 or bf16, whose rounding is allowed for",
+)
+def _communication_hook(trainer: Any, request: Request) -> bool:
+    from accelerate.utils import DDPCommunicationHookType as Hook
+
+    handler, several = trainer.accelerator.ddp_handler, trainer.accelerator.num_processes > 1
+    if handler is None or not several or GRADIENT_TRANSFORM in request.allow:
+        return False
+    # Accelerate finds a hook by the member alone, and by no string, in whose place it registers nothing.
+    made = isinstance(handler.comm_hook, Hook) and handler.comm_hook != Hook.NO
+    wrapped = isinstance(handler.comm_wrapper, Hook) and handler.comm_wrapper != Hook.NO
+    return made and (wrapped or handler.comm_hook not in (Hook.FP16, Hook.BF16))
 
 
 @LIVE.live(

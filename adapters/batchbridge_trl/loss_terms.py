@@ -1,10 +1,11 @@
 """The terms of TRL's loss that do not pass through the log-probabilities: an entropy bonus, and a router's loss.
 
 TRL makes each a mean of its own over a micro-batch. The factor that turns a micro-batch's policy loss into its share of
-the step's would scale them wrongly; so a hook on the tensor that each is made of (entropies by token, the router's loss
-by micro-batch) turns the gradient that arrives there into the term's own share, and keeps what it was: a loss that
-weighs the term otherwise, or leaves it out, is seen before the update. Values are not touched, so that TRL's metrics
-and the controller of an adaptive bonus see what they see natively.
+the step's is none of theirs: it stands at the gradient of the log-probabilities (`LossTerms.weigh`). A hook on the
+tensor that each term is made of (entropies by token, the router's loss by micro-batch) turns the gradient that arrives
+there into the term's own share, and keeps what it was: a loss that weighs the term otherwise, or leaves it out, is seen
+before the update. Values are not touched, so that TRL's metrics and the controller of an adaptive bonus see what they
+see natively.
 
 Source: trl 1.10.0 to 1.16.0, GRPOTrainer._compute_loss; the router's loss since 1.7.0.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.kit.measuring import TOLERANCE
+from batchbridge.kit.rounding import TOLERANCE
 from batchbridge_trl import releases
 from batchbridge_trl.rows import TrlMicroBatch, loss_mask
 
@@ -81,34 +82,63 @@ class LossTerms:
             _, entropies, router_loss = result
             self._missing += self._watch(self._micro, entropies, router_loss)
 
+    def weigh(self, logprobs: torch.Tensor) -> None:
+        """Has the gradient that arrives at a micro-batch's log-probabilities be that of its share of the step's loss:
+        what else the loss is made of is not multiplied by the factor."""
+        if self._micro is not None and logprobs.requires_grad:
+            share = self._micro.factor / self._micro.own_share
+            logprobs.register_hook(lambda gradient: gradient * share)
+
+    @property
+    def times(self) -> float:
+        """The factor of the gradient between TRL's loss of the micro-batch in hand and its log-probabilities;
+        see `weigh`."""
+        return 1.0 if self._micro is None else float(self._micro.factor / self._micro.own_share)
+
+    def value_of(self, made: Any, mask: torch.Tensor, coefficient: float) -> torch.Tensor | float:
+        """The part of the value of TRL's loss of a micro-batch that these terms have. made: what its method for
+        log-probabilities gave. mask: 1 per trained token. coefficient: of the bonus, as `applied`."""
+        if made is None or not (self.bonus or self.router):
+            return 0.0
+        _, entropies, router_loss = made
+        turns = self.trainer.current_gradient_accumulation_steps
+        value: torch.Tensor | float = 0.0
+        if self.bonus:
+            kind = torch.promote_types(entropies.dtype, torch.float32)
+            trained = mask.to(kind)
+            value = -coefficient * (entropies.detach() * trained).sum() / trained.sum().clamp(min=1.0) / turns
+        if self.router:
+            value = value + self._router_coefficient * router_loss.detach() / turns
+        return value
+
     def _watch(
         self, micro: TrlMicroBatch, entropies: torch.Tensor, router_loss: torch.Tensor
     ) -> Iterator[torch.Tensor]:
         turns = micro.micro_batches
         if self.bonus:
             mask = loss_mask(micro).to(torch.promote_types(entropies.dtype, torch.float32))
-            coefficient = self._applied()
+            coefficient = self.applied()
             seen = _Seen("the entropy bonus", -coefficient * micro.per_token * mask)
             # Natively the mean over the micro-batch's own tokens, over the micro-batches, times the step's factor.
             tokens = mask.sum().clamp(min=1.0)
             scale = micro.per_token * tokens * turns / micro.factor
             if entropies.requires_grad:
-                seen.share(entropies, scale)
+                seen.share(entropies, scale * micro.factor / micro.own_share)
             self._seen.append(seen)
             native = coefficient * micro.factor * (entropies.detach() * mask).sum() / tokens / turns
             yield native - native * scale
         if self.router:
             coefficient = self._router_coefficient
             seen = _Seen("the router's loss", torch.full_like(router_loss.detach(), coefficient / turns))
-            seen.share(router_loss, 1 / micro.factor)
+            seen.share(router_loss, 1 / micro.own_share)
             self._seen.append(seen)
             yield router_loss.detach() * (coefficient / turns) * (1 - micro.factor)
 
-    def _applied(self) -> float:
+    def applied(self) -> float:
         """The bonus's coefficient in this step. An adaptive one is the trainer's own state, and is off while the policy
         has more entropy than its target; another one is what it was when the trainer was wrapped."""
         trainer = self.trainer
-        if not trainer.use_adaptive_entropy:
+        if not self.bonus or not trainer.use_adaptive_entropy:
             return float(self._coefficient)
         return float(trainer.entropy_coef) if trainer._last_world_entropy <= trainer.args.entropy_target else 0.0
 

@@ -7,7 +7,6 @@ is applied.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,9 +16,10 @@ import torch
 from batchbridge.kit import Request, fingerprint
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.worker_layer import Seam
 from batchbridge_trl import rows as rows_module
-from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
-from batchbridge_trl.watching import TrlStepProbe, rows_of
+from batchbridge_trl.recording import StepRow, TrlLayer, facts_of
+from batchbridge_trl.watching import rows_of
 
 _ROW = "batchbridge_row"
 """Key added to the rollout dict: a row number that rides through TRL's shuffle and split to the loss."""
@@ -48,12 +48,11 @@ class _RecordedBatches:
         return getattr(self._native, name)
 
 
-class TrlObserver:
-    """Records a native run; `check` holds it against the plan."""
+class TrlObserver(TrlLayer):
+    """The patches of a trainer that runs natively: recorded, and in mode "verify" held against the plan."""
 
-    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: TrlStepProbe) -> None:
-        self._trainer, self._log, self._watch = trainer, log, watch
-        self._observation = patches.observation
+    def __init__(self, trainer: Any, request: Request, patches: Patches, version: str) -> None:
+        super().__init__(trainer, request, patches, version)
         self._batches: _RecordedBatches | None = None
         """The batches of the training run that goes on."""
         self._prompts: list[int] = []
@@ -63,27 +62,19 @@ class TrlObserver:
         self._row_prompts: list[tuple[int, int]] = []
         self._generated: dict[str, torch.Tensor] = {}
         """`PAIRED` columns of the rollout, as it was generated."""
-        self._tap = RewardTap(trainer, patches)
-        recorded = functools.partial(patches.read, trainer, what="recorded", why="ledger")
-        self._native_loader = recorded("get_train_dataloader", self._loader)
-        self._native_step = recorded("training_step", self._training_step)
-        self._native_generate = recorded("_generate_and_score_completions", self._generate)
-        self._native_loss = recorded("compute_loss", self._loss)
-        check = request.mode == "verify"
-        steps = None if request.plan is None else request.plan.total_optimizer_steps
-        self._callback = StepCallback(log, watch, check=check, planned_steps=steps, observation=self._observation)
-        trainer.add_callback(self._callback)
-        why = "ledger" + (", verification" if check else "")
-        added = "StepCallback added"
-        patches.made("callback_handler", lambda: trainer.remove_callback(self._callback), what=added, why=why)
 
-    def detach(self) -> None:
-        """Undoes what is not an attribute."""
-        self._watch.end()
-        self._log.close()
+    def seams(self) -> Iterator[Seam]:
+        """The seams of a trainer that is recorded."""
+        for attribute, ours in (
+            ("get_train_dataloader", self._loader),
+            ("training_step", self._training_step),
+            ("_generate_and_score_completions", self._generate),
+            ("compute_loss", self._loss),
+        ):
+            yield Seam(self._trainer, attribute, ours, "recorded", reads=True)
 
     def _loader(self) -> Any:
-        loader = self._native_loader()
+        loader = self.native["get_train_dataloader"]()
         inner = _inner(loader)
         # torch forbids reassigning the batch sampler, but its iterator reads this entry.
         vars(inner)["batch_sampler"] = _RecordedBatches(inner.batch_sampler, self._observation)
@@ -108,12 +99,13 @@ class TrlObserver:
             self._begin(batches)
         self._prompts = batches.handed_out.popleft()  # one loader batch per micro-step
         self._micro_step = trainer._step  # trl counts it before the loss up to 0.25, and after it since 0.26
-        return self._native_step(model, inputs, num_items_in_batch)
+        return self.native["training_step"](model, inputs, num_items_in_batch)
 
     def _generate(self, inputs: Any) -> Any:
-        output = self._native_generate(inputs)
         if not self._trainer.model.training:
-            return output
+            return self.native["_generate_and_score_completions"](inputs)
+        self.hold_settings()
+        output = self.native["_generate_and_score_completions"](inputs)
         trainer, rows = self._trainer, len(inputs)
         first = trainer.accelerator.process_index * rows
         group = trainer.num_generations
@@ -123,6 +115,7 @@ class TrlObserver:
             done = trainer.state.global_step * trainer.args.gradient_accumulation_steps
             self._rollout = done // (trainer.args.steps_per_generation * trainer.num_iterations)
         columns = rows_module.known_columns(output)
+        self.hold_advantages(columns["advantages"], first)
         rewards = self._tap.rewards[first : first + rows].tolist()
         self._facts = facts_of(columns, self._tap.completion_ids, rewards)
         self._row_prompts = [(prompt, (first + row) % group) for row, prompt in enumerate(self._prompts)]
@@ -133,7 +126,7 @@ class TrlObserver:
     def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         trainer = self._trainer
         if not trainer.model.training or _ROW not in inputs or not self._row_prompts:
-            return self._native_loss(model, inputs, *args, **kwargs)
+            return self.native["compute_loss"](model, inputs, *args, **kwargs)
         tokens = rows_module.loss_mask(inputs).sum(1).tolist()
         numbers = inputs[_ROW].tolist()
         facts = [self._facts[number] for number in numbers]
@@ -144,12 +137,12 @@ class TrlObserver:
                 f"{sample} of prompt {prompt}"
                 for prompt, sample in (self._row_prompts[numbers[row]] for row in exchanged)
             ]
-            self._log.exchanged.append(
+            self.exchanged.append(
                 "the loss takes another completion or advantage than was generated for sample "
                 + ", sample ".join(named)
             )
         pass_index = self._micro_step // trainer.args.steps_per_generation % trainer.num_iterations
-        self._log.parts.append(
+        self.parts.append(
             [
                 StepRow(
                     rollout=self._rollout,
@@ -166,7 +159,7 @@ class TrlObserver:
             ]
         )
         with self._watch.expecting(rows_of(trainer, inputs)):
-            return self._native_loss(model, inputs, *args, **kwargs)
+            return self.native["compute_loss"](model, inputs, *args, **kwargs)
 
 
 PAIRED = ("completion_ids", "advantages")

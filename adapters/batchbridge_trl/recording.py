@@ -1,26 +1,38 @@
-"""The work of every mode on the rows of an optimizer step: compare them with the plan, and write them down."""
+"""The layer of a `GRPOTrainer` in every mode: its callback tells where a step begins and ends, and what TRL computed of
+a rollout is kept for the ledger."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, CannotAttach, LostGradient
-from batchbridge.kit import Normaliser, Request, digest_floats, fingerprint
-from batchbridge.kit.observing import Observation
+from batchbridge.kit import Request, digest_floats, fingerprint
+from batchbridge.kit.before_update import BeforeStep
+from batchbridge.kit.checkpoints import tell
+from batchbridge.kit.deepspeed import BeforeUpdate
+from batchbridge.kit.measuring import Measured
+from batchbridge.kit.optimizer_groups import applied_rate
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.reporting import PaddingTokens, StepNumbers
-from batchbridge.kit.workers import Recorder, TrainedRow, orders_of, read_off
+from batchbridge.kit.refusals import own_spec
+from batchbridge.kit.replicas import Replicas
+from batchbridge.kit.reporting import PaddingTokens
+from batchbridge.kit.worker_layer import StepInHand, WorkerLayer
+from batchbridge.kit.workers import TrainedRow, orders_of, read_off
 from batchbridge_trl import releases
+from batchbridge_trl.advantages import TrlAdvantages
+from batchbridge_trl.behaviour import native_rollouts
+from batchbridge_trl.finished import newest_whole
 from batchbridge_trl.sharding import LONE_HEAD, has_lone_head
 from batchbridge_trl.watching import TrlStepProbe
 
@@ -41,12 +53,16 @@ class RewardTap:
 
     def __init__(self, trainer: Any, patches: Patches) -> None:
         self._trainer = trainer
-        self.completion_ids: list[list[int]] = []
-        self.rewards = torch.zeros(0)
+        self.forget()
         inside = not releases.has(releases.HAS_CALCULATE_REWARDS)
         attribute = "_generate_and_score_completions" if inside else "_calculate_rewards"
         own = self._generated if inside else self._calculated
         self._native = patches.read(trainer, attribute, own, what="recorded", why="ledger and advantages")
+
+    def forget(self) -> None:
+        """Forgets the rollout before."""
+        self.completion_ids: list[list[int]] = []
+        self.rewards = self.per_function = torch.zeros(0)
 
     def _calculated(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         per_function: torch.Tensor = self._native(inputs, prompts, completions, completion_ids_list)
@@ -68,6 +84,7 @@ class RewardTap:
 
     def _keep(self, completion_ids: Any, per_function: torch.Tensor) -> None:
         self.completion_ids = [list(map(int, ids)) for ids in completion_ids]
+        self.per_function = per_function
         weights = self._trainer.reward_weights.to(per_function.device)
         self.rewards = (per_function * weights.unsqueeze(0)).nansum(dim=1)
         self.rewards[torch.isnan(per_function).all(dim=1)] = torch.nan
@@ -106,87 +123,222 @@ def facts_of(
                 "prompt_fingerprint": fingerprint(prompt),
                 "completion_fingerprint": fingerprint(ids),
                 "reward": rewards[row],
-                "advantage": advantages[row],
+                "advantage": None if isinstance(advantages[row], list) else advantages[row],
                 "old_logprobs": None if old is None else digest_floats(old[row, : len(ids)].tolist()),
             }
         )
     return facts
 
 
-class StepLog:
-    """Collects this rank's rows of the current optimizer step; the core's `Recorder` compares and records them.
+class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """The patches of one trainer, and the optimizer step that it is at; of the native training loop, a callback.
 
-    watch: what reaches the optimizer. rows: of the current step; parts: the same by micro-batch, None for a filler row.
+    parts: this rank's completions of the step by micro-batch, None for a filler row. silent: those of a step without
+    any token, for which no loss was computed. exchanged: objections to rows that reached the loss with another
+    completion or advantage than their own.
     """
 
-    def __init__(self, trainer: Any, request: Request, framework_version: str, watch: TrlStepProbe) -> None:
-        self._trainer, self._watch = trainer, watch
-        self._orders = orders_of(request, framework_version)
-        self._recorder: Recorder | None = None
+    framework = "trl"
+    _watch: TrlStepProbe
+
+    def __init__(self, trainer: Any, request: Request, patches: Patches, version: str) -> None:
+        orders = orders_of(request, version, native_rollouts=_own_order(request))
+        super().__init__(orders, patches, Replicas())
+        self._trainer, self._holds = trainer, request.mode != "observe"
+        self._own = own_spec(request)
         self.parts: list[list[StepRow | None]] = []
         self.silent: list[StepRow] = []
-        """Rows of a step without any token: no loss was computed for them."""
         self.exchanged: list[str] = []
-        """Objections to rows of the step that reached the loss with another completion or advantage than their own."""
-        self.learning_rate = math.nan
-        self.normaliser: Normaliser | None = None
-        """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
-        self.compute_seconds: float | None = None
-        """The seconds that this rank computed in the step, where a clock can tell; see `ledger.StepRecord`."""
         self.padding: Callable[[], PaddingTokens | None] = lambda: None
         """The padding of the step, as in `Recorder.padding`."""
-        self._due: dict[int, int] = {}
-        """The optimizer step before which the plan generates each rollout of the current step."""
         self.failed: Callable[[int], None] = lambda step: None
         """The function called with a step that departs from the plan, before `BatchDrift` ends the run."""
+        self._compute_seconds: float | None = None
+        """The seconds that this rank computed in the step, where a clock can tell; see `ledger.StepRecord`."""
+        self._due: dict[int, int] = {}
+        """The optimizer step before which the plan generates each rollout of the current step."""
+        self._index = 0
+        self._overflowed = False
+        self._state: Any = None
+        """The state of the training loop; None outside of `train()`."""
+        self._optimizer: Any = None
+        self._before: BeforeStep | BeforeUpdate | None = None
+        """The last moment before an update; None where an engine of its own offers none: the step is then looked at
+        before the other callbacks are through."""
+
+    def prepare(self) -> None:
+        """The measuring, which other patches build on."""
+        self._watch = TrlStepProbe(self._trainer, self._orders.trained.objective, self._patches)
+        self._tap = RewardTap(self._trainer, self._patches)
+        own = self._own
+        # The plan's group, which the trainer has been given by now: it may be another than its configuration's.
+        self.advantages = TrlAdvantages(
+            self._trainer, own.advantage, int(self._trainer.num_generations), self._orders.allow
+        )
+
+    def watching(self) -> TrlStepProbe:
+        """The measuring of the trainer's steps; see `prepare`."""
+        return self._watch
+
+    def attach(self) -> None:
+        """Patches the trainer, and hears of its steps; see `WorkerLayer.attach`."""
+        super().attach()
+        self._trainer.add_callback(self)
+        why = "ledger, and the plan is verified at every step" if self._holds else "ledger"
+        undo = functools.partial(self._trainer.remove_callback, self)
+        self._patches.made("callback_handler", undo, what="a callback added", why=why)
+
+    def close(self) -> None:
+        """Undoes what is not an attribute, and closes the ledger."""
+        self._leave()
+        super().close()
+
+    def end_observing(self, why: str) -> None:
+        """Says in the ledger of a run that has begun that nothing is observed any more; see `WorkerLayer`."""
+        self._forget()
+        if self._state is not None:
+            super().end_observing(why)
+
+    # ---- the training loop
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A run begins, or goes on. Collective."""
+        steps = None if self._plan is None else self._plan.total_optimizer_steps
+        if self._holds and steps is not None and state.max_steps != steps:
+            raise BatchDrift(
+                min(state.max_steps, steps),
+                "clock",
+                f"the run is set to take {state.max_steps} optimizer steps, the plan has {steps}",
+            )
+        if self._observation.ended:
+            return
+        if self._observation.read(
+            has_lone_head, kwargs["model"], default=False
+        ):  # Accelerate makes the units when training begins
+            if self._holds:
+                raise CannotAttach({"lone_head": LONE_HEAD})
+            warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
+        self._leave()
+        self._forget()
+        self._recorder.close()
+        start = broadcast_object_list([uuid.uuid4().hex])[0]
+        self._recorder = self.recording(dataclasses.replace(self._orders, start_id=start))
+        self._recorder.padding = self.padding
+        folder = Path(args.output_dir)
+        said = self._recorder.begin(state.global_step, lambda: newest_whole(folder, self._trainer))
+        tell(self._trainer, said, aloud=state.is_world_process_zero)
+        self._state, self._optimizer = state, kwargs["optimizer"]
+        self._observation.read(self._hook_run)
+
+    def _hook_run(self) -> None:
+        inner, engine = getattr(self._optimizer, "optimizer", self._optimizer), self._watch.engine
+        self._watch.drop()
+        if engine is not None:
+            self._before = BeforeUpdate(engine, self._look)
+        elif isinstance(inner, torch.optim.Optimizer):
+            self._before = BeforeStep(inner, self._look)
+        if self._before is not None:
+            self._watch.begin()
+
+    def _look(self) -> None:
+        self._observation.read(self.look, self._optimizer)
+
+    def look(self, optimizer: Any) -> None:
+        """The look at the step in hand before its update; see `WorkerLayer.look`."""
+        self._index = self._state.global_step
+        super().look(optimizer)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An update is next, other callbacks before it. DeepSpeed's engine is not asked for one where there was nothing
+        to train."""
+        if self._before is None or (self._watch.idle and self._watch.engine is not None):
+            self._look()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A step has ended."""
+        if not self._observation.agree(self.ranks.gather):
+            self._leave()
+            return
+        self._index = state.global_step - 1
+        self._overflowed = not self._looked and bool(kwargs["optimizer"].step_was_skipped)
+        skipped = bool(kwargs["optimizer"].step_was_skipped) or self._watch.idle
+        if self._overflowed:
+            self._observation.read(self._leave_out, kwargs["optimizer"])
+        elif not self._looked and not skipped:
+            self.hold([_OTHER_OPTIMIZER])
+        norm, self._looked = self._watch.gradient_norm, False
+        self._observation.read(functools.partial(self.write, gradient_norm=norm, skipped=skipped))
+
+    def _leave_out(self, optimizer: Any) -> None:
+        """A step whose gradients overflowed in fp16: the gradient scaler left the update out, and the next one has
+        another scale. What was seen of it is of no update."""
+        self._watch.drop()
+        self._learning_rate = applied_rate(optimizer)
+        for row in self.rows:
+            row.measured(Measured(None, 0.0))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The run has ended."""
+        self._leave()
+        self._recorder.close()
+
+    def _leave(self) -> None:
+        """Takes the hooks of a run off."""
+        if self._before is not None:
+            self._before.remove()
+        self._before = self._state = None
+        self._watch.end()
+
+    # ---- a rollout
+
+    def hold_settings(self) -> None:
+        """The check (`BatchDrift`, on every rank), before a rollout, that what generation and scoring read is what it
+        was. Collective."""
+        self._tap.forget()
+        if self._holds:
+            self._require("settings", self.advantages.settings.objection())
+
+    def hold_advantages(self, found: torch.Tensor, first: int) -> None:
+        """The check (`BatchDrift`, on every rank) that a rollout's advantages, of completions from `first` on, are what
+        its rewards give. Collective."""
+        if self._holds:
+            tap = self._tap
+            self._require("advantages", self.advantages.objection(found, first, tap.per_function, tap.rewards.float()))
+
+    def _require(self, aspect: str, objection: str | None) -> None:
+        said = [why for (why,) in self.ranks.gather([(objection,)]) if why is not None]
+        if said:
+            raise BatchDrift(self._trainer.state.global_step, aspect, said[0])
+
+    # ---- one optimizer step
 
     @property
     def rows(self) -> list[StepRow]:
         """This rank's completions of the current step."""
         return [row for part in self.parts for row in part if row is not None] + self.silent
 
-    def clear(self) -> None:
-        """Forgets the current step."""
-        self.parts, self.silent, self.exchanged = [], [], []
-        self._watch.forget_step()
-
-    def open(self, step: int) -> None:
-        """Starts (or continues) the ledger at a step. Collective. Raises `LedgerError` where it cannot."""
-        self.close()
-        accelerator = self._trainer.accelerator
-        self._recorder = Recorder(
-            "trl",
-            dataclasses.replace(self._orders, start_id=broadcast_object_list([uuid.uuid4().hex])[0]),
-            rank=accelerator.process_index,
-            world_size=accelerator.num_processes,
-            gather=self.exchange,
-        )
-        self._recorder.padding = self.padding
-        self._recorder.begin(step)
-
-    def end_observing(self, why: str) -> None:
-        """Says in the ledger that nothing is observed from the current step on, and closes it."""
-        self.clear()
-        if self._recorder is not None:
-            self._recorder.end_observing(why)
-
-    def close(self) -> None:
-        """Ends the ledger file."""
-        if self._recorder is not None:
-            self._recorder.close()
-            self._recorder = None
+    def in_hand(self) -> StepInHand:
+        """The step that is looked at, or was just taken."""
+        rows = self.rows
+        return StepInHand(self._index, rows, lambda: [row.facts for row in rows])
 
     @property
-    def is_alone(self) -> bool:
-        """Whether no other process trains with this one."""
-        return bool(self._trainer.accelerator.num_processes == 1)
+    def trained_module(self) -> Any:
+        """The model that the optimizer of torch should update; None where an engine keeps copies."""
+        return self._trainer.model if isinstance(self._before, BeforeStep) else None
 
-    def exchange(self, mine: Any) -> list[Any]:
-        """Every rank's items, of this rank's. Collective."""
-        return list(mine) if self.is_alone else list(gather_object(list(mine)))
+    @property
+    def schedule(self) -> Any:
+        """The trainer's scheduler, which exists while it trains; see `WorkerLayer`."""
+        return self._trainer.lr_scheduler
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """The parameters of the trainer's model; see `WorkerLayer`."""
+        parameters: Iterator[tuple[str, Any]] = self._trainer.model.named_parameters()
+        return parameters
 
     def measure(self) -> list[str]:
-        """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
+        """Reads off what every row of the step weighed; see `WorkerLayer.measure`."""
         objections = list(self.exchanged)
         try:
             objections += read_off(self.parts, self._watch.take())
@@ -194,27 +346,25 @@ class StepLog:
             objections.append(f"{error}: an engine or a callback took it away")
         except ValueError:
             objections.append("the loss did not take the rows of log-probabilities that the step has")
-        if self._orders.mode != "observe" and (why := self._watch.objection()) is not None:
-            objections.append(why)
-        return objections
+        return [*objections, *self._watch.objections()] if self._holds else objections
 
-    def check(self, step: int, objections: list[str]) -> None:
+    def hold(self, objections: Sequence[str] = ()) -> None:
         """The check (`BatchDrift`, on every rank) that the ranks' rows together are the plan's step. Collective."""
-        assert self._recorder is not None, "a step is looked at inside train(), which opened the log"
+        if not self._holds:
+            return
         try:
-            self._recorder.compare(step, self.rows, [*self._generated_otherwise(step), *objections])
+            super().hold([*self._generated_otherwise(), *objections])
         except BatchDrift:
-            self.failed(step)
+            self.failed(self._index)
             raise
 
-    def _generated_otherwise(self, step: int) -> Iterator[str]:
+    def _generated_otherwise(self) -> Iterator[str]:
         """Objections to rollouts of this rank that other weights generated than the plan's: completions of the same
         prompts, but not those that steps before have trained on."""
-        plan = None if self._recorder is None else self._recorder.plan
-        if plan is None:
+        if self._plan is None:
             return
-        due = self._due  # looking a rollout up takes as long as it is large
-        rollouts = plan.step(step).rollouts
+        plan, due = self._plan, self._due  # looking a rollout up takes as long as it is large
+        rollouts = plan.step(self._index).rollouts
         self._due = {index: due[index] if index in due else plan.rollout(index).generated_at_step for index in rollouts}
         for rollout, at in sorted({(row.rollout, row.generated_at_step) for row in self.rows}):
             if at != (wanted := self._due.get(rollout, at)):
@@ -223,109 +373,36 @@ class StepLog:
                     f"they are those that were generated before step {wanted}"
                 )
 
-    def taken(self) -> list[StepNumbers]:
-        """The numbers of the steps since the last call, where they are kept; see `Recorder.numbers`."""
-        return [] if self._recorder is None else self._recorder.taken()
+    def written_beside(self) -> Mapping[str, Any]:
+        """The step at which each completion was generated, as seen, the native epoch and the time; see `Recorder`."""
+        return {
+            "generated_at_step": [row.generated_at_step for row in self.rows],
+            "epoch": int(self._trainer.state.epoch or 0),
+            "compute_seconds": self._compute_seconds,
+            "skips_tick": self._overflowed,  # transformers advances no schedule then
+        }
 
-    def write(self, step: int, *, skipped: bool) -> None:
-        """Writes the record of `step`, tells the hook, and starts the next one."""
-        assert self._recorder is not None, "a step ends inside train(), which opened the log"
-        rows = self.rows
-        self.clear()
-        self._recorder.write(
-            step,
-            rows,
-            [row.facts for row in rows],
-            normaliser=self.normaliser,
-            learning_rate=self.learning_rate,
-            gradient_norm=self._watch.gradient_norm,
-            skipped=skipped,
-            generated_at_step=[row.generated_at_step for row in rows],
-            epoch=int(self._trainer.state.epoch or 0),
-            compute_seconds=self.compute_seconds,
-        )
+    def write(self, *, gradient_norm: float | None, skipped: bool) -> None:
+        """Writes the step down, and forgets it."""
+        super().write(gradient_norm=gradient_norm, skipped=skipped)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forgets the current step, and an update in it that raised and that someone went on from."""
+        self.parts, self.silent, self.exchanged = [], [], []
+        self._watch.idle = False
+        if isinstance(self._before, BeforeStep):
+            self._before.restart()
 
 
-class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """The optimizer step's clock, seen from the native training loop.
-
-    check: whether a step is held against the plan. observation: of a run that is observed alone, which no error of
-    ours may end.
-    """
-
-    def __init__(
-        self,
-        log: StepLog,
-        watch: TrlStepProbe,
-        *,
-        check: bool,
-        planned_steps: int | None,
-        observation: Observation | None = None,
-    ) -> None:
-        self._observation = observation or Observation()
-        self._observation.when_over = log.end_observing
-        self.log = self._log = log
-        self._watch, self._check, self._planned_steps = watch, check, planned_steps
-        self._state: Any = None
-        self._optimizer: Any = None
-        self._early = False
-        """Whether the step is looked at before the other callbacks are through: an engine of its own updates."""
-        self._looked = False
-        """Whether the current step was looked at."""
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._check and self._planned_steps is not None and state.max_steps != self._planned_steps:
-            raise BatchDrift(
-                min(state.max_steps, self._planned_steps),
-                "clock",
-                f"the run is set to take {state.max_steps} optimizer steps, the plan has {self._planned_steps}",
-            )
-        if self._observation.ended:
-            return
-        if self._observation.read(
-            has_lone_head, kwargs["model"], default=False
-        ):  # Accelerate makes the units when training begins
-            if self._check:
-                raise CannotAttach({"lone_head": LONE_HEAD})
-            warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
-        self._log.clear()
-        self._log.open(state.global_step)
-        self._state, self._optimizer = state, kwargs["optimizer"]
-        begun = self._observation.read(self._watch.begin, self._optimizer, self._look, default=True)
-        self._early = not begun
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # DeepSpeed's engine was not asked for an update where there was nothing to train.
-        if self._early or (self._watch.idle and self._watch.engine is not None):
-            self._look()
-
-    def _look(self) -> None:
-        """The look at a step before its update, when all that it uses is there: measured, and held against the plan."""
-        self._observation.read(self._look_at_step)
-
-    def _look_at_step(self) -> None:
-        self._looked = True
-        self._log.learning_rate = float(self._optimizer.param_groups[0]["lr"])
-        objections = self._log.measure()
-        if self._check:
-            self._log.check(self._state.global_step, objections)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not self._observation.agree(self._log.exchange):
-            self._watch.end()
-            return
-        skipped = bool(kwargs["optimizer"].step_was_skipped) or self._watch.idle
-        if self._check and not self._looked and not skipped:
-            self._log.check(state.global_step - 1, [_OTHER_OPTIMIZER])
-        self._looked = False
-        self._observation.read(self._write, state, skipped)
-
-    def _write(self, state: Any, skipped: bool) -> None:
-        self._log.write(state.global_step - 1, skipped=skipped)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._watch.end()
-        self._log.close()
+def _own_order(request: Request) -> Callable[[], Iterator[Sequence[int]]] | None:
+    """TRL's own order of prompts, for a run that is verified; None where the settings leave it open."""
+    make = functools.partial(native_rollouts, request.reading, request.reading.dataset_size or 0)
+    try:
+        make()
+    except ValueError:
+        return None
+    return make
 
 
 _OTHER_OPTIMIZER = (

@@ -162,7 +162,8 @@ def _sapo_of_sequences(request: Request) -> bool:
     remedy="choose a loss_type of this release: dapo, dr_grpo, grpo",
 )
 def _aggregation(request: Request) -> bool:
-    return carrier(request.spec, release_of(request)) is None
+    # Before 0.17 there is no loss_type to choose, and the version is refused.
+    return holds(">=0.17", release_of(request)) and carrier(request.spec, release_of(request)) is None
 
 
 @SETTLED.row(

@@ -14,7 +14,7 @@ from batchbridge.kit.packing import PackedRows
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.reporting import PaddingTokens, logged, with_patches
 from batchbridge_trl.padding_free import END_TO_END
-from batchbridge_trl.recording import StepCallback, StepLog
+from batchbridge_trl.recording import TrlLayer
 
 _EVALUATION = ("eval_", "test_")
 """The beginnings of the names of an evaluation's metrics. Source: transformers 4.52 to 5.23
@@ -23,11 +23,11 @@ integration_utils.rewrite_logs."""
 
 def report(trainer: Any, attachment: Any) -> Any:
     """The attachment of a trainer that logs the numbers of its optimizer steps; see `Adapter.report`."""
-    (callback,) = [one for one in trainer.callback_handler.callbacks if isinstance(one, StepCallback)]
+    (layer,) = [one for one in trainer.callback_handler.callbacks if isinstance(one, TrlLayer)]
     patches = Patches()
     packed = any(change.what == END_TO_END for change in attachment.changes)
     counts = packed or attachment.request.budget is not None
-    reporter = Reporter(trainer, callback.log, patches, counts=counts, packed=packed)
+    reporter = Reporter(trainer, layer, patches, counts=counts, packed=packed)
     return with_patches(attachment, patches, reporter.end)
 
 
@@ -35,15 +35,15 @@ class Reporter:
     """The patches of one trainer. counts: whether what its micro-batches take is counted: there is a token budget, or
     completions are packed, end to end."""
 
-    def __init__(self, trainer: Any, log: StepLog, patches: Patches, *, counts: bool, packed: bool = False) -> None:
-        self._trainer, self._steps, self._packed = trainer, log, packed
+    def __init__(self, trainer: Any, layer: TrlLayer, patches: Patches, *, counts: bool, packed: bool = False) -> None:
+        self._trainer, self._steps, self._packed = trainer, layer, packed
         self._computed = self._completions = self._prompt = self._response = 0
         why = "report_to"
         self._native_log = patches.set(trainer, "log", self._log, what="the numbers of steps are added", why=why)
-        log.failed = self._failed
+        layer.failed = self._failed
         if counts:
             self._native_loss = patches.set(trainer, "_compute_loss", self._loss, what="padding is counted", why=why)
-            log.padding = self._padding
+            layer.padding = self._padding
 
     def end(self) -> None:
         """Undoes what is not an attribute of the trainer."""

@@ -185,6 +185,7 @@ class TrlRolloutRows:
 class TrlMicroBatch(dict[str, Any]):
     """The trainer's `inputs` for one micro-batch, and the factor that makes its native loss a share of the step's.
 
+    own_share: the factor of what the loss has beside the terms of TRL's, so that a step has as much of it as natively.
     micro_batches: of this rank's part of the step. per_token: share of one response token in a mean over all of the
     step's, times the ranks, over which gradients are averaged.
     most_rows: rows, fillers included, of the rank that has most of them in this turn. expected: what its rows should
@@ -192,6 +193,7 @@ class TrlMicroBatch(dict[str, Any]):
     """
 
     factor: float = 1.0
+    own_share: float = 1.0
     micro_batches: int = 1
     per_token: float = 0.0
     most_rows: int = 0

@@ -5,6 +5,7 @@ What patches a trainer is imported once there is one: the table of refusals is r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from batchbridge.kit import Request
@@ -13,7 +14,6 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import (
     changed_fields,
     left_different,
-    own_spec,
 )
 from batchbridge.kit.versions import version as installed_version
 from batchbridge_trl import releases
@@ -42,41 +42,29 @@ PLANNED = (
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     from batchbridge_trl.engine import Enforcer
+    from batchbridge_trl.finished import Restart
+    from batchbridge_trl.notes import not_replayed, not_resumable
     from batchbridge_trl.observe import TrlObserver
-    from batchbridge_trl.recording import StepLog
-    from batchbridge_trl.watching import TrlStepProbe
+    from batchbridge_trl.overrides import said_of_overrides
 
     if request.mode == "enforce":
         left = _set_fields(trainer, request, patches)
-        watch = TrlStepProbe(trainer, request.spec.objective, patches)
-        enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
-        notes = [*_not_replayed(trainer), *enforcer.notes()]
-        return Patched(left_different=left, notes=notes, detach=enforcer.detach, probe=enforcer.probe)
-    own = own_spec(request)
-    watch = TrlStepProbe(trainer, own.objective, patches)
-    observer = TrlObserver(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
-    return Patched(detach=observer.detach)
+        enforcer = Enforcer(trainer, request, patches, version)
+        enforcer.attach()
+        Restart(trainer, patches)
+        said = said_of_overrides(trainer, request.allow)
+        notes = [*said, *not_replayed(trainer), *not_resumable(trainer), *enforcer.notes()]
+        return Patched(left_different=left, notes=notes, detach=enforcer.close, probe=enforcer.probe)
+    observer = TrlObserver(trainer, request, patches, version)
+    observer.attach()
+    return Patched(detach=observer.close)
 
 
-def _not_replayed(trainer: Any) -> list[str]:
-    """Notes on where another run of the same plan may draw other completions, in words."""
-    notes = []
-    if trainer.use_vllm and trainer.vllm_mode == "server":
-        notes.append(
-            "vLLM's server draws a whole rollout by one seed: what is trained is the plan's, but a completion does not "
-            "have a seed of its own, so that another split of the same rollout draws other completions"
-        )
-    if any(bool(releases.value(trainer, name)) for name in ("tools", "environments")):
-        notes.append(
-            "tools and environments answer by themselves, and turns after the first are drawn for some rows only: what "
-            "is trained is the plan's, but another run may draw other completions"
-        )
-    if releases.value(trainer, "aux_loss_enabled"):
-        notes.append(
-            "the router's loss is the mean over micro-batches, each of its own tokens (filler rows included), as "
-            "natively: its part of the gradient depends on how a step is split"
-        )
-    return notes
+def _prompts(trainer: Any) -> Sequence[Any]:
+    """The column that TRL reads prompts from."""
+    from batchbridge.kit import PromptColumn
+
+    return PromptColumn(trainer.train_dataset, "prompt")
 
 
 def _gather(trainer: Any, value: Any) -> list[Any]:
@@ -98,6 +86,7 @@ RUNTIME = Runtime(
         trainer, "train", "_inner_training_loop", of=("trl", "transformers", "accelerate")
     ),
     gather=_gather,
+    prompts=_prompts,
     patch=_patch,
     would_use=would_use,
     assumes=assumed,
@@ -114,4 +103,5 @@ def _set_fields(trainer: Any, request: Request, patches: Patches) -> dict[str, s
             target, value = trainer.args if path in SETTABLE_ARGS else trainer, convert(want, request.spec)
             what = f"{value}, natively {getattr(target, attribute)}"
             patches.set(target, attribute, value, what=what, why=f"{path} of the requested spec")
-    return left_different(request, (*ALL_SETTABLE, *PLANNED))
+    planned = [path for path in PLANNED if path != "advantage." or "advantages" not in request.allow]
+    return left_different(request, (*ALL_SETTABLE, *planned))

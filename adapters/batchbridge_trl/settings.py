@@ -1,12 +1,13 @@
-"""TRL's settings by version: every key that its parser knows, its kind, its default, and keys that are gone.
+"""TRL's settings by version: what those mean that decide something here, and keys that are gone.
 
-Knowledge only. A further version is further rows: a setting whose default changed has one row per range of versions; a
-key that existed only in a range says so; a key that was removed or renamed stands in `GONE`.
+Every key that the parser knows, its type and its default stand in `declared.json`, which tests/upstream/declare.py
+writes; a row here says what a key means, or that a type says too little. A key that was removed or renamed stands in
+`GONE`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchbridge.kit.key_table import Key
@@ -29,11 +30,12 @@ from batchbridge.kit.parser_kinds import (
     any_case,
     passes_unchecked,
 )
+from batchbridge.kit.shipped_settings import Meant, rows, shipped
 from batchbridge.kit.versions import holds as holds
 from batchbridge.kit.versions import includes
-from batchbridge_trl.settings_transformers import TRAINING_ARGUMENTS as TRAINING_ARGUMENTS
+from batchbridge_trl.settings_transformers import MEANT_TRAINING_ARGUMENTS, STARTS
 from batchbridge_trl.settings_transformers import TRANSFORMERS as TRANSFORMERS
-from batchbridge_trl.tables import RemovedKey, SettingGroup, fixed_before
+from batchbridge_trl.tables import RemovedKey, SettingGroup
 
 VERSIONS = ">=0.15"
 """Versions that are read. The rows are complete, wheel by wheel, for every release from 0.15.0 to `NEWEST`; a newer one
@@ -43,13 +45,7 @@ OLDEST_ENFORCED = "0.18.0"
 NEWEST = "1.16.0"
 """The newest version whose rows are complete; `write` writes for it when nobody names one."""
 
-RELEASES = (
-    *("0.15.0", "0.15.1", "0.15.2", "0.16.0", "0.16.1", "0.17.0", "0.18.0", "0.18.1", "0.18.2", "0.19.0", "0.19.1"),
-    *("0.20.0", "0.21.0", "0.22.0", "0.22.1", "0.22.2", "0.23.0", "0.23.1", "0.24.0", "0.25.0", "0.25.1", "0.26.0"),
-    *("0.26.2", "0.27.0", "0.27.2", "0.28.0", "0.29.0", "0.29.1", "1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0", "1.5.0"),
-    *("1.5.1", "1.6.0", "1.7.0", "1.7.1", "1.8.0", "1.9.0", "1.9.1", "1.9.2", "1.10.0", "1.11.0", "1.12.0", "1.13.0"),
-    *("1.14.0", "1.14.1", "1.14.2", "1.15.0", NEWEST),
-)
+RELEASES = tuple(shipped("batchbridge_trl")["GRPOConfig"].releases)
 """Every release that the rows are complete for."""
 OLD_CODE = ">=0.14,<0.15"
 """Versions of TRL that are read as the next release, with sizes of their own."""
@@ -106,183 +102,49 @@ TOP_K = (lambda native: native or 0, lambda canonical: canonical)
 TOP_K_OR_NULL = (lambda native: native or 0, lambda canonical: canonical or None)
 
 _GRPO_CONFIG = (
-    Key("learning_rate", FLOAT, 1e-06, "carried.learning_rate"),
-    Key("model_init_kwargs", MAPPING, None),
-    Key("trust_remote_code", BOOL, False, versions=">=1.7"),
-    Key("router_aux_loss_coef", OPTIONAL_FLOAT, None, "carried.router_loss_coefficient", versions="<1.7", fixed=True),
-    Key("router_aux_loss_coef", OPTIONAL_FLOAT, 0.001, "carried.router_loss_coefficient", versions=">=1.7,<1.14"),
-    Key("router_aux_loss_coef", OPTIONAL_FLOAT, None, "carried.router_loss_coefficient", versions=">=1.14"),
-    *fixed_before(Key("disable_dropout", BOOL, False, "carried.dropout", DROPOUT, versions=">=0.17")),
-    Key("cast_lm_head_to_fp32", BOOL, False, versions=">=0.25"),
-    Key("remove_unused_columns", OPTIONAL_BOOL, False),
-    Key("max_prompt_length", OPTIONAL_INT, 512, "carried.max_prompt_tokens", versions="<0.26"),
-    Key("max_prompt_length", OPTIONAL_INT, None, versions=">=0.26,<0.28"),
-    Key("num_generations", INT, 8, "rollout.completions_per_prompt"),
-    *fixed_before(Key("num_generations_eval", OPTIONAL_INT, None, versions=">=0.26")),
-    Key("max_completion_length", OPTIONAL_INT, 256, "carried.max_completion_tokens", versions="<1.10"),
-    Key("max_completion_length", OPTIONAL_INT, 512, "carried.max_completion_tokens", versions=">=1.10"),
-    Key("ds3_gather_for_generation", BOOL, True),
-    *fixed_before(Key("shuffle_dataset", OPTIONAL_BOOL, True, "order.prompt_shuffle", SHUFFLES, versions=">=0.17")),
-    Key("pad_to_multiple_of", OPTIONAL_INT, None, versions=">=1.0,<1.16"),
-    Key("pad_to_multiple_of", AUTOMATIC, "auto", versions=">=1.16"),
-    *fixed_before(Key("generation_batch_size", OPTIONAL_INT, None, versions=">=0.18")),
-    *fixed_before(Key("steps_per_generation", OPTIONAL_INT, None, versions=">=0.18")),
-    Key("temperature", FLOAT, 0.9, "carried.temperature", versions="<0.18"),
-    Key("temperature", FLOAT, 1.0, "carried.temperature", versions=">=0.18"),
-    *fixed_before(Key("top_p", FLOAT, 1.0, "carried.top_p", versions=">=0.16")),
-    *fixed_before(Key("top_k", OPTIONAL_INT, 50, "carried.top_k", TOP_K, versions=">=0.16,<0.18")),
-    Key("top_k", OPTIONAL_INT, None, "carried.top_k", TOP_K_OR_NULL, versions=">=0.18,<0.27"),
-    Key("top_k", OPTIONAL_INT, 0, "carried.top_k", TOP_K, versions=">=0.27,<0.28"),
+    Meant("learning_rate", "carried.learning_rate"),
+    Meant("router_aux_loss_coef", "carried.router_loss_coefficient", kind=OPTIONAL_FLOAT),
+    Meant("disable_dropout", "carried.dropout", DROPOUT, before=True),
+    Meant("max_prompt_length", "carried.max_prompt_tokens", until="0.26.0"),
+    Meant("num_generations", "rollout.completions_per_prompt", kind=INT),
+    Meant("num_generations_eval", before=True),
+    Meant("max_completion_length", "carried.max_completion_tokens"),
+    Meant("shuffle_dataset", "order.prompt_shuffle", SHUFFLES, before=True),
+    *(Meant(name, before=True) for name in ("generation_batch_size", "steps_per_generation")),
+    Meant("temperature", "carried.temperature", kind=FLOAT),
+    Meant("top_p", "carried.top_p", before=True),
+    Meant("top_k", "carried.top_k", TOP_K, until="0.18.0", before=True),
+    Meant("top_k", "carried.top_k", TOP_K_OR_NULL, since="0.18.0", until="0.27.0"),
+    Meant("top_k", "carried.top_k", TOP_K, OPTIONAL_INT, since="0.27.0", until="0.28.0"),
     # Declared as int, so that the parser takes no word for null, and yet null itself is.
-    Key("top_k", OPTIONAL_INT._replace(name=INT.name), 0, "carried.top_k", TOP_K, versions=">=0.28"),
-    Key("min_p", OPTIONAL_FLOAT, None, versions=">=0.16"),
-    Key("generation_kwargs", MAPPING, None, versions=">=0.19"),
-    Key("chat_template_kwargs", MAPPING, None, versions=">=0.25"),
-    Key("repetition_penalty", FLOAT, 1.0, versions=">=0.16"),
-    Key("cache_implementation", OPTIONAL_TEXT, None, versions=">=0.16"),
-    Key("use_vllm", BOOL, False),
-    *fixed_before(Key("vllm_mode", TEXT, "server", versions=">=0.18,<1.0")),
-    Key("vllm_mode", TEXT, "colocate", versions=">=1.0"),
-    Key("vllm_device", OPTIONAL_TEXT, "auto", versions="<0.16"),
-    Key("vllm_device", OPTIONAL_TEXT, None, versions=">=0.16,<0.18"),
-    Key("vllm_dtype", OPTIONAL_TEXT, "auto", versions="<0.16"),
-    Key("vllm_dtype", OPTIONAL_TEXT, None, versions=">=0.16,<0.18"),
-    Key("vllm_enable_prefix_caching", OPTIONAL_BOOL, None, versions=">=0.16,<0.18"),
-    Key("vllm_model_impl", TEXT, "vllm", versions=">=0.21"),
-    Key("vllm_enable_sleep_mode", BOOL, False, versions=">=0.23"),
-    Key("vllm_guided_decoding_regex", OPTIONAL_TEXT, None, versions=">=0.16,<0.28"),
-    Key("vllm_structured_outputs_regex", OPTIONAL_TEXT, None, versions=">=0.27"),
-    Key("vllm_server_base_url", OPTIONAL_TEXT, None, versions=">=0.18"),
-    Key("vllm_server_host", TEXT, "0.0.0.0", versions=">=0.16"),
-    Key("vllm_server_port", INT, 8000, versions=">=0.16"),
-    Key("vllm_server_timeout", FLOAT, 120.0, versions=">=0.16,<0.17"),
-    Key("vllm_server_timeout", FLOAT, 240.0, versions=">=0.17"),
-    Key("vllm_group_port", INT, 51216, versions=">=0.27"),
-    Key("vllm_gpu_memory_utilization", FLOAT, 0.9, versions="<0.16"),
-    Key("vllm_gpu_memory_utilization", OPTIONAL_FLOAT, None, versions=">=0.16,<0.18"),
-    Key("vllm_gpu_memory_utilization", FLOAT, 0.3, versions=">=0.18"),
-    Key("vllm_max_model_len", OPTIONAL_INT, None, versions="<0.18"),
-    Key("vllm_max_model_length", OPTIONAL_INT, None, versions=">=0.26"),
-    *fixed_before(Key("vllm_tensor_parallel_size", INT, 1, versions=">=0.18")),
-    Key("beta", FLOAT, 0.04, "objective.kl_coefficient", versions="<0.19"),
-    Key("beta", FLOAT, 0.0, "objective.kl_coefficient", versions=">=0.19"),
-    *fixed_before(Key("num_iterations", INT, 1, "optimizer_step.passes_per_rollout", versions=">=0.16")),
+    Meant("top_k", "carried.top_k", TOP_K, OPTIONAL_INT._replace(name=INT.name), since="0.28.0"),
+    Meant("use_vllm", kind=BOOL),
+    *(Meant(name, before=True) for name in ("vllm_mode", "vllm_tensor_parallel_size", "delta", "epsilon_high")),
+    Meant("beta", "objective.kl_coefficient"),
+    Meant("num_iterations", "optimizer_step.passes_per_rollout", before=True),
+    Meant("importance_sampling_level", "objective.ratio_level", before=True),
+    Meant("multi_objective_aggregation", before=True),
+    Meant("scale_rewards", "advantage.scale", SCALES, until="0.22.0", before=True),
+    Meant("scale_rewards", "advantage.scale", INVERTED_SCALES, SCALE, since="0.22.0", until="0.22.2"),
+    Meant("scale_rewards", "advantage.scale", NAMED_SCALES, SCALE, since="0.22.2"),
+    Meant("mask_truncated_completions", "rollout.truncated_completions", TRUNCATED, before=True),
+    *(Meant(name, before=True) for name in ("top_entropy_quantile", "use_adaptive_entropy")),
+    Meant("entropy_coef", "objective.entropy_coefficient", before=True),
+    Meant("vllm_importance_sampling_clip_min", before=True),
+    *(Meant(name, before=True) for name in ("use_bias_correction_kl", "log_completions_hub_repo")),
+    Meant("lr_scheduler_kwargs", kind=PLAIN_MAPPING),
+)
+_UNDECLARED = (
+    Key("router_aux_loss_coef", OPTIONAL_FLOAT, None, "carried.router_loss_coefficient", versions="<1.7", fixed=True),
     Key("epsilon", OPTIONAL_FLOAT, None, versions="<0.16", fixed=True),
-    Key("epsilon", FLOAT, 0.2, versions=">=0.16"),
-    *fixed_before(Key("delta", OPTIONAL_FLOAT, None, versions=">=0.18")),
-    *fixed_before(Key("epsilon_high", OPTIONAL_FLOAT, None, versions=">=0.16")),
-    Key("sapo_temperature_neg", FLOAT, 1.05, versions=">=0.26"),
-    Key("sapo_temperature_pos", FLOAT, 1.0, versions=">=0.26"),
-    Key("vespo_k_pos", FLOAT, 2.0, versions=">=1.0"),
-    Key("vespo_lambda_pos", FLOAT, 3.0, versions=">=1.0"),
-    Key("vespo_k_neg", FLOAT, 3.0, versions=">=1.0"),
-    Key("vespo_lambda_neg", FLOAT, 2.0, versions=">=1.0"),
-    *fixed_before(Key("importance_sampling_level", TEXT, "token", "objective.ratio_level", versions=">=0.20")),
-    Key("reward_weights", FLOATS, None),
-    *fixed_before(Key("multi_objective_aggregation", TEXT, "sum_then_normalize", versions=">=0.27")),
-    *fixed_before(Key("scale_rewards", BOOL, True, "advantage.scale", SCALES, versions=">=0.16,<0.22")),
-    Key("scale_rewards", SCALE, "group", "advantage.scale", INVERTED_SCALES, versions=">=0.22,<0.22.2"),
-    Key("scale_rewards", SCALE, "group", "advantage.scale", NAMED_SCALES, versions=">=0.22.2"),
     Key("loss_type", TEXT, "grpo", versions="<0.16", fixed=True),
     Key("loss_type", TEXT, "bnpo", versions=">=0.16,<0.17", fixed=True),
-    Key("loss_type", TEXT, "bnpo", versions=">=0.17,<0.22"),
-    Key("loss_type", TEXT, "dapo", versions=">=0.22"),
-    *fixed_before(
-        Key("mask_truncated_completions", BOOL, False, "rollout.truncated_completions", TRUNCATED, versions=">=0.17")
-    ),
-    Key("sync_ref_model", BOOL, False),
-    Key("ref_model_mixup_alpha", FLOAT, 0.9, versions="<0.16"),
-    Key("ref_model_mixup_alpha", FLOAT, 0.6, versions=">=0.16"),
-    Key("ref_model_sync_steps", INT, 64, versions="<0.16"),
-    Key("ref_model_sync_steps", INT, 512, versions=">=0.16"),
-    *fixed_before(Key("top_entropy_quantile", FLOAT, 1.0, versions=">=0.20")),
-    *fixed_before(Key("entropy_coef", FLOAT, 0.0, "objective.entropy_coefficient", versions=">=1.8")),
-    *fixed_before(Key("use_adaptive_entropy", BOOL, False, versions=">=1.8")),
-    Key("entropy_coef_min", FLOAT, 0.0, versions=">=1.8"),
-    Key("entropy_coef_max", FLOAT, 1.0, versions=">=1.8"),
-    Key("entropy_coef_delta", FLOAT, 0.005, versions=">=1.8"),
-    Key("entropy_target", FLOAT, 0.2, versions=">=1.8"),
-    Key("max_tool_calling_iterations", OPTIONAL_INT, None, versions=">=0.27"),
     Key("vllm_importance_sampling_correction", BOOL, False, versions="<0.23", fixed=True),
-    Key("vllm_importance_sampling_correction", BOOL, True, versions=">=0.23"),
     Key("vllm_importance_sampling_mode", TEXT, "token_truncate", versions="<0.26", fixed=True),
-    Key("vllm_importance_sampling_mode", TEXT, "sequence_mask", versions=">=0.26"),
     Key("vllm_importance_sampling_clip_max", OPTIONAL_FLOAT, None, versions="<1.6", fixed=True),
-    Key("vllm_importance_sampling_clip_max", OPTIONAL_FLOAT, 3.0, versions=">=1.6"),
-    *fixed_before(Key("vllm_importance_sampling_clip_min", OPTIONAL_FLOAT, None, versions=">=1.6")),
     Key("vllm_importance_sampling_cap", OPTIONAL_FLOAT, None, versions="<0.23", fixed=True),
-    Key("vllm_importance_sampling_cap", FLOAT, 2.0, versions=">=0.23,<0.26"),
-    Key("vllm_importance_sampling_cap", FLOAT, 3.0, versions=">=0.26,<1.6"),
-    Key("vllm_importance_sampling_cap", OPTIONAL_FLOAT, None, versions=">=1.6"),
-    Key("off_policy_mask_threshold", OPTIONAL_FLOAT, None, versions=">=0.27"),
-    *fixed_before(Key("use_bias_correction_kl", BOOL, False, versions=">=0.26,<1.10")),
-    Key("use_bias_correction_kl", BOOL, True, versions=">=1.10"),
-    Key("log_completions", BOOL, False),
-    Key("log_multimodal", BOOL, True, versions=">=1.9"),
-    Key("num_completions_to_print", OPTIONAL_INT, None, versions=">=0.17"),
-    Key("log_unique_prompts", BOOL, False, versions=">=0.26"),
-    Key("wandb_log_unique_prompts", OPTIONAL_BOOL, False, versions=">=0.17,<0.26"),
-    Key("wandb_log_unique_prompts", OPTIONAL_BOOL, None, versions=">=0.26,<0.27"),
-    *fixed_before(Key("log_completions_hub_repo", OPTIONAL_TEXT, None, versions=">=0.28")),
-    Key("use_transformers_continuous_batching", BOOL, False, versions=">=1.7"),
-    Key("transformers_continuous_batching_config", MAPPING, None, versions=">=1.7"),
-    Key("use_transformers_paged", BOOL, False, versions=">=0.20"),
-    Key("logging_steps", FLOAT, 500, versions="<0.19"),
-    Key("logging_steps", FLOAT, 10, versions=">=0.19"),
-    Key("gradient_checkpointing", BOOL, False, versions="<0.22"),
-    Key("gradient_checkpointing", BOOL, True, versions=">=0.22"),
-    Key("bf16", OPTIONAL_BOOL, False, versions="<0.19"),
-    Key("bf16", OPTIONAL_BOOL, None, versions=">=0.19"),
-    Key("lr_scheduler_kwargs", PLAIN_MAPPING, None),
-    Key("use_liger_loss", BOOL, False, versions=">=0.17,<0.25"),
-    Key("use_liger_loss", OPTIONAL_BOOL, None, versions=">=0.25,<0.28"),
-    Key("use_liger_kernel", BOOL, False),
-    Key("torch_empty_cache_steps", OPTIONAL_INT, None),
 )
-
-
-_SCRIPT_ARGUMENTS = (
-    Key("dataset_name", OPTIONAL_TEXT, None),
-    Key("dataset_config", OPTIONAL_TEXT, None),
-    Key("dataset_train_split", TEXT, "train"),
-    Key("dataset_test_split", TEXT, "test"),
-    Key("dataset_streaming", BOOL, False, versions=">=0.19"),
-    Key("gradient_checkpointing_use_reentrant", BOOL, False, versions="<0.27"),
-    Key("ignore_bias_buffers", BOOL, False),
-)
-_GRPO_SCRIPT_ARGUMENTS = (
-    Key("reward_model_name_or_path", OPTIONAL_TEXT, None),
-    Key("reward_funcs", TEXTS, None, versions=">=0.18"),
-)
-_MODEL_CONFIG = (
-    Key("model_name_or_path", OPTIONAL_TEXT, None),
-    Key("model_revision", TEXT, "main"),
-    Key("torch_dtype", OPTIONAL_TEXT, None, versions="<0.27"),
-    Key("dtype", OPTIONAL_TEXT, None, versions=">=0.23,<0.27"),
-    Key("dtype", OPTIONAL_TEXT, "float32", versions=">=0.27"),
-    Key("trust_remote_code", BOOL, False, versions="<1.7"),
-    Key("attn_implementation", OPTIONAL_TEXT, None),
-    Key("use_peft", BOOL, False),
-    Key("lora_r", INT, 16),
-    Key("lora_alpha", INT, 32),
-    Key("lora_dropout", FLOAT, 0.05),
-    Key("lora_target_modules", TEXTS, None),
-    Key("lora_target_parameters", TEXTS, None, versions=">=0.21"),
-    Key("lora_modules_to_save", TEXTS, None),
-    Key("lora_task_type", TEXT, "CAUSAL_LM"),
-    Key("use_rslora", BOOL, False),
-    Key("use_dora", BOOL, False, versions=">=0.16"),
-    Key("load_in_8bit", BOOL, False),
-    Key("load_in_4bit", BOOL, False),
-    Key("bnb_4bit_quant_type", TEXT, "nf4"),
-    Key("use_bnb_nested_quant", BOOL, False),
-    Key("bnb_4bit_quant_storage", OPTIONAL_TEXT, None, versions=">=0.26"),
-)
-_DATASET_MIXTURE = (
-    Key("datasets", TEXTS, None, versions=">=0.22"),
-    Key("streaming", BOOL, False, versions=">=0.22"),
-    Key("test_split_size", OPTIONAL_FLOAT, None, versions=">=0.22"),
-)
+"""The values of releases without a setting that are not the setting's first default."""
 _LAUNCH = (
     Key("accelerate_config", OPTIONAL_TEXT, None),
     Key("config_file", OPTIONAL_TEXT, None),
@@ -295,11 +157,32 @@ _LAUNCH = (
     Key("gpu_ids", ANY, None),
 )
 
-GRPO_CONFIG = SettingGroup("trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG)
-SCRIPT_ARGUMENTS = SettingGroup("trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0", _SCRIPT_ARGUMENTS)
-GRPO_SCRIPT_ARGUMENTS = SettingGroup("trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS)
-MODEL_CONFIG = SettingGroup("trl ModelConfig, 0.15.0 to 1.16.0", _MODEL_CONFIG)
-DATASET_MIXTURE = SettingGroup("trl.scripts.utils DatasetMixtureConfig, 0.15.0 to 1.16.0", _DATASET_MIXTURE)
+_PARSED = {
+    **{kind.name: kind for kind in (INT, FLOAT, BOOL, TEXT)},
+    **{kind.name: kind for kind in (OPTIONAL_INT, OPTIONAL_FLOAT, OPTIONAL_BOOL, OPTIONAL_TEXT)},
+    **dict.fromkeys(("dict", "dict?"), MAPPING),
+    **dict.fromkeys(("list[str]", "list[str]?", "list[any]", "list[any]?"), TEXTS),
+    "list[float]?": FLOATS,
+    "int|str?": AUTOMATIC,
+    **dict.fromkeys(("any", "any?", "any|str", "any|str?", "list[str]|str?", "list[any]|str?"), ANY),
+}
+"""The kinds that TRL's parser takes for fields, by the words that `declared.json` has for types."""
+
+
+def _group(name: str, title: str, meant: Sequence[Meant] = (), undeclared: Sequence[Key] = ()) -> SettingGroup:
+    table = shipped("batchbridge_trl")[name]
+    starts = STARTS if name == "TrainingArguments" else ()
+    return SettingGroup(title, tuple(rows(table, _PARSED, meant, starts, undeclared)))
+
+
+GRPO_CONFIG = _group("GRPOConfig", "trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG, _UNDECLARED)
+TRAINING_ARGUMENTS = _group(
+    "TrainingArguments", "transformers TrainingArguments 4.51.3, 4.57.6 and 5.23.0", MEANT_TRAINING_ARGUMENTS
+)
+SCRIPT_ARGUMENTS = _group("ScriptArguments", "trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0")
+GRPO_SCRIPT_ARGUMENTS = _group("GRPOScriptArguments", "trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0")
+MODEL_CONFIG = _group("ModelConfig", "trl ModelConfig, 0.15.0 to 1.16.0")
+DATASET_MIXTURE = _group("DatasetMixtureConfig", "trl.scripts.utils DatasetMixtureConfig, 0.15.0 to 1.16.0")
 LAUNCH = SettingGroup("trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
 ENVIRONMENT = SettingGroup(
     "trl TrlParser.parse_args_and_config: the key `env` sets variables", (Key("env", VARIABLES),)

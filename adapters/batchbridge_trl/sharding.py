@@ -8,14 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchbridge_trl import releases
-
-if TYPE_CHECKING:
-    import torch
-
-    from batchbridge.kit.sharded import ShardedWeight
 
 FUSED_HEAD = ">=1.14"
 """Releases of TRL whose loss reads the language model head's weight and never calls the head."""
@@ -44,15 +39,6 @@ def without_sync(trainer: Any, model: Any) -> AbstractContextManager[None]:
         return deferred
     without: AbstractContextManager[None] = accelerator.no_sync(model)
     return without
-
-
-def gradient_of(weight: ShardedWeight) -> torch.Tensor | None:
-    """The whole gradient of a sharded weight; under FSDP1's `NO_SHARD`, which is DDP, every rank's piece is the whole.
-    Collective."""
-    gradient, handle = weight.gradient(), getattr(weight, "_handle", None)
-    if gradient is None or handle is None or handle.uses_sharded_strategy:
-        return gradient
-    return gradient / handle.world_size
 
 
 def loaded_in_shards(trainer: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from batchbridge import Fix
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.records import dataclass
-from batchbridge.kit.versions import holds
+from batchbridge.kit.versions import holds, joined_ranges
 
 
 @dataclass(frozen=True, eq=False)  # a key of `settings_of`: hashing all rows would cost more than looking up
@@ -18,13 +18,6 @@ class SettingGroup:
 
     source: str
     settings: tuple[Key, ...]
-
-
-def fixed_before(row: Key) -> tuple[Key, Key]:
-    """Two rows of a setting that a release added: its own, and a fixed one for older releases, which behave as its
-    default."""
-    came = row.versions.removeprefix(">=").partition(",")[0]
-    return row._replace(versions=f"<{came}", fixed=True), row
 
 
 class RemovedKey(NamedTuple):
@@ -80,4 +73,5 @@ def settings_of(groups: tuple[SettingGroup, ...], version: str) -> dict[str, Key
 
 def versions_of(groups: tuple[SettingGroup, ...], key: str) -> set[str]:
     """The ranges of versions in which `key` is a setting; empty where it never was, or is one in every version."""
-    return {row.versions for group in groups for row in group.settings if row.key == key and not row.fixed} - {""}
+    rows = (row for group in groups for row in group.settings)
+    return {*joined_ranges(row.versions for row in rows if row.key == key and not row.fixed)} - {""}

@@ -37,4 +37,19 @@ TEXTS: tuple[ErrorText, ...] = (
         codes=("BB-TRL-003",),
         neighbours=lambda n: _OTHER_KEY,
     ),
+    _text(
+        name="trl-trainer-arguments",
+        versions=">=0.15",
+        pattern=r"GRPOTrainer\.__init__\(\) (?:got (?:an unexpected keyword argument|multiple values for argument)"
+        r"|missing \d{1,2} required positional arguments?|takes from)|No reward source provided\. Pass",
+        rule="every argument of GRPOTrainer is one of its constructor's parameters in this version of TRL",
+        meaning="the call names an argument that this version lacks, or leaves one out that it needs",
+        phase="construction",
+        source="Python's own message about a call; trl 1.8.0 GRPOTrainer.__init__",
+        codes=("BB-TRL-099",),
+        neighbours=lambda n: (
+            Fix("write processing_class for tokenizer, and give GRPOConfig what is a setting"),
+            Fix("the parameters of your version: batchbridge check FILE.py names them"),
+        ),
+    ),
 )

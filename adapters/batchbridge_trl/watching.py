@@ -1,8 +1,7 @@
 """The input of the optimizer of a `GRPOTrainer`: measured in every step, in every mode.
 
-Three places, none of which knows a loss formula of TRL's: the log-probabilities that the loss is made of (a hook on the
-tensor), one small parameter (its own gradients against what the optimizer finds), and the optimizer itself, whose last
-moment before the update is where everything is held against the plan, after every callback.
+Two places, neither of which knows a loss formula of TRL's: the log-probabilities that the loss is made of (a hook on
+the tensor), and one small parameter (its own gradients against what the optimizer finds).
 """
 
 from __future__ import annotations
@@ -18,40 +17,30 @@ import torch
 from accelerate.utils import recursively_apply
 
 from batchbridge.kit import Objective, Surrogate
-from batchbridge.kit.before_update import BeforeStep, strangers
-from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient, whole_size
-from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.kit.ddp_exchange import exchange_of
+from batchbridge.kit.deepspeed import sketches_of_deepspeed
+from batchbridge.kit.gradient_sketches import Sketches, sketches_of
+from batchbridge.kit.measuring import Measured, Rows, Tap
+from batchbridge.kit.own_terms import beside
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import ProbeBatch
-from batchbridge.kit.sharded import ShardedWeight, smallest_weight
-from batchbridge.kit.step_probe import clipping_factor, whole_norm
+from batchbridge.kit.step_probe import MEASURED, StepProbe, whole_norm
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.loss_terms import CONTROLLER, LossTerms
 from batchbridge_trl.releases import LogprobMethod
-from batchbridge_trl.sharding import gradient_of
 
 
-class TrlStepProbe:
-    """The measuring of one trainer's steps.
-
-    objective: of the run, as the loss computes it.
-    """
+class TrlStepProbe(StepProbe):
+    """The measuring of one trainer's steps."""
 
     def __init__(self, trainer: Any, objective: Objective, patches: Patches) -> None:
         self._trainer = trainer
-        self._surrogate = surrogates(trainer).get(objective.surrogate or "")
-        self.objective = objective
-        self._observation = patches.observation
-        self.tap = Tap(objective, surrogate=self._surrogate, hook=self._observation.hook)
+        super().__init__(objective, patches)
         self._expected: Rows | None = None
         self._reference: torch.Tensor | None = None
-        self._witness: Witness | None = None
-        self._sharded: ShardedWeight | None = None
-        self._clipping = 1.0
-        self._handle: Any = None
-        self._optimizer: torch.optim.Optimizer | None = None
-        """The optimizer of torch that updates; None where an engine keeps copies of the parameters."""
+        self._made: Any = None
+        """The output of TRL's method for log-probabilities, for the loss that is being computed."""
         self.idle = False
         """Whether the step has no token to train: no gradient was made, and the optimizer is left alone."""
         self.terms: LossTerms | None = None
@@ -59,12 +48,17 @@ class TrlStepProbe:
         self.producer = releases.producer()
         self.gradient_norm: float | None = None
         """The step's gradient norm before clipping; None where neither TRL nor transformers asks for it."""
-        made, why = "log-probabilities hooked", "what a step trains is measured"
-        self._native_producer = patches.read(trainer, self.producer.name, self._produce, what=made, why=why)
+        made = "log-probabilities hooked"
+        self._native_producer = patches.read(trainer, self.producer.name, self._produce, what=made, why=MEASURED)
+        self._native_loss = self.hear_loss(trainer, "compute_loss", self._loss)
         recorded = functools.partial(patches.read, what="recorded", exchanges=True)  # a sharded model's norm
-        self._native_clip = recorded(trainer.accelerator, "clip_grad_norm_", self._clip, why=why)
+        self._native_clip = recorded(trainer.accelerator, "clip_grad_norm_", self._clip, why=MEASURED)
         if releases.has(releases.HAS_GET_GRAD_NORM, "transformers"):
             self._native_norm = recorded(trainer, "_get_grad_norm", self._norm, why="ledger")
+
+    def surrogates(self) -> dict[str, Surrogate]:
+        """TRL's own, of the trainer's settings."""
+        return surrogates(self._trainer)
 
     # ---- log-probabilities
 
@@ -85,13 +79,25 @@ class TrlStepProbe:
         result = self._native_producer(*arguments, **options)
         if self.terms is not None:
             self.terms.made(result)
+            self.terms.weigh(self.producer.logprobs(result))  # before the tap, which measures what comes of it
         if self._expected is not None:
             logprobs = self.producer.logprobs(result)
             if torch.is_grad_enabled():
-                self.tap.watch(logprobs, self._expecting_reference(logprobs))
+                self._made = result
+                self._tap.watch(logprobs, self._expecting_reference(logprobs))
             elif self._reference is not None:
                 self._reference.copy_(logprobs)
         return result
+
+    def _loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        terms = LossTerms(self._trainer) if self.terms is None else self.terms
+        coefficient = terms.applied()  # of an adaptive bonus, which the loss moves on
+        loss = self._native_loss(model, inputs, *arguments, **options)
+        if self._expected is not None:
+            beside = terms.value_of(self._made, self._expected.mask, coefficient)
+            self._tap.returned(loss, times=terms.times, beside=beside)
+        self._made = None
+        return loss
 
     def _expecting_reference(self, logprobs: torch.Tensor) -> Rows:
         """The expected rows; where they lack the reference policy's log-probabilities, with a tensor for them: trl 0.18
@@ -108,57 +114,36 @@ class TrlStepProbe:
         """The micro-batches since the last call; weights as canonical: ranks add up. Raises `LostGradient`."""
         accelerator = self._trainer.accelerator
         scaler = accelerator.scaler.get_scale() if accelerator.scaler is not None else 1.0
-        return self.tap.take(scale=accelerator.num_processes * scaler)
+        return self._tap.take(scale=accelerator.num_processes * scaler)
 
     # ---- between backward and the optimizer
 
-    def begin(self, optimizer: Any, before_update: Callable[[], None]) -> bool:
-        """The start of training: `before_update` runs as the last thing before every update. False where the optimizer
-        offers no such place (an engine of its own)."""
-        self.end()
-        self.tap.drop()
-        if self.terms is not None:
-            self.terms.drop()
-        if self.engine is not None:
-            self._handle = BeforeUpdate(self.engine, before_update)
-            if not self._observation.observes:
-                self._watch_smallest(size=whole_size)
-            return True
-        inner = getattr(optimizer, "optimizer", optimizer)
-        if not isinstance(inner, torch.optim.Optimizer):
-            return False
-        self._handle, self._optimizer = BeforeStep(inner, before_update), inner
-        if self._observation.observes:  # nobody asks what it says, and it takes an exchange of all ranks
-            return True
-        model = self._trainer.model
-        if (sharded := smallest_weight(model)) is not None:
-            self._sharded, self._witness = sharded, sharded.witness
-        else:
-            self._watch_smallest()
-        return True
+    def begin(self) -> None:
+        """The start of training, when the model is as it will be trained."""
+        self.watch_gradients(self._sketches_of_run)
 
-    def _watch_smallest(self, **how: Any) -> None:
-        chosen = Witness.choose(list(self._trainer.model.named_parameters()), **how)
-        if chosen is not None:
-            self._witness = Witness(chosen[1], all_reduce_over())
+    def _sketches_of_run(self) -> Sketches | None:
+        model = self._trainer.model
+        if self.engine is not None:
+            return sketches_of_deepspeed(model)
+        return sketches_of(model, lambda: exchange_of(self._trainer.model_wrapped))
 
     @property
     def engine(self) -> Any:
         """DeepSpeed's engine, which sums up gradients and updates by itself; None without one, and before training."""
         return getattr(getattr(self._trainer.accelerator, "deepspeed_engine_wrapped", None), "engine", None)
 
-    def forget_step(self) -> None:
-        """Forgets the current step, and an update in it that raised and that someone went on from."""
-        self.idle = False
-        if isinstance(self._handle, BeforeStep):
-            self._handle.restart()
+    def drop(self) -> None:
+        """Forgets what was seen since the last step."""
+        super().drop()
+        if self.terms is not None:
+            self.terms.drop()
 
     def end(self) -> None:
         """The end of training: the hooks are taken off."""
-        for hook in (self._handle, self._witness):
-            if hook is not None:
-                hook.remove()
-        self._handle = self._witness = self._sharded = self._optimizer = None
+        if self._sketches is not None:
+            self._sketches.remove()
+            self._sketches = None
 
     def _clip(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         norm = self._native_clip(parameters, max_norm, norm_type)
@@ -167,7 +152,7 @@ class TrlStepProbe:
                 self.engine.get_global_grad_norm()
             )  # it has clipped already; before 1.8 Accelerate does not hand it on
         elif norm is not None:
-            self._clipping = clipping_factor(norm, max_norm)
+            self.clipped(norm, max_norm)
         self.gradient_norm = None if norm is None else float(whole_norm(norm))
         return norm
 
@@ -176,21 +161,13 @@ class TrlStepProbe:
         self.gradient_norm = None if norm is None else float(whole_norm(norm))
         return norm
 
-    def objection(self) -> str | None:
-        """An error about what the optimizer updates, about the loss's other terms, or about a change of the step's
-        gradient after backward; None where all are as planned. Collective."""
-        clipping, self._clipping = self._clipping, 1.0
-        foreign = None if self._optimizer is None else strangers(self._optimizer, self._trainer.model)
-        beside = foreign or (None if self.terms is None else self.terms.objection())
-        if self._witness is None:
-            return beside
-        weight, found = self._witness.parameter, None
-        if self._sharded is not None:
-            found = gradient_of(self._sharded)
-        elif not self.idle:  # without a backward pass an engine has no gradient to tell of
-            found = weight.grad if self.engine is None else whole_gradient(weight)
-        factor = self._witness.compare(found)
-        return beside or factor.objection(clipping / self._trainer.accelerator.num_processes)
+    def objections(self) -> list[str]:
+        """Errors about the loss's other terms, and about a change of the step's gradient after backward. Collective."""
+        beside = None if self.terms is None else self.terms.objection()
+        scaler, ranks = self._trainer.accelerator.scaler, self._trainer.accelerator.num_processes
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        changed = self.gradient_objections(1 / ranks / scale, self._trainer.optimizer if self.engine is None else None)
+        return changed if beside is None else [beside, *changed]
 
 
 def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.Tensor | None = None) -> Rows:
@@ -203,8 +180,9 @@ def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.
     old = inputs.get("old_per_token_logps")
     reference = inputs.get("ref_per_token_logps") if trainer.beta else None
     ratio = inputs.get("importance_sampling_ratio") if trainer.use_vllm else None
-    if getattr(trainer, "loss_type", None) == "vespo":
-        ratio = None  # it is inside of that surrogate
+    if ratio is not None and getattr(trainer, "loss_type", None) == "vespo":
+        # It is inside of that surrogate's sum of log ratios, as one towards the sampler's log-probabilities.
+        old, ratio = None if old is None else old - ratio.log().clamp(math.log(1e-8), 20.0), None
     return Rows(
         mask=mask,
         advantages=advantages if advantages.dim() > 1 else advantages[:, None],
@@ -250,7 +228,8 @@ def surrogates(trainer: Any) -> dict[str, Surrogate]:
 
     def vespo(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         args = trainer.args
-        log_weight = ((new - old).detach() * mask).sum(-1, keepdim=True).clamp(math.log(1e-8), 20.0)
+        log_ratio = (new - old).detach().clamp(-20.0, 20.0)
+        log_weight = (log_ratio * mask).sum(-1, keepdim=True).clamp(math.log(1e-8), 20.0)
         power = torch.where(advantages >= 0, args.vespo_k_pos, args.vespo_k_neg)
         decay = torch.where(advantages >= 0, args.vespo_lambda_pos, args.vespo_lambda_neg).clamp(min=1e-4)
         gamma = (decay + power * log_weight - decay * log_weight.exp()).exp()
@@ -268,8 +247,12 @@ def leaf_in(trainer: Any, producer: LogprobMethod, tap: Tap, made: ProbeBatch, t
         entropies, router_loss = torch.zeros_like(made.logprobs), made.logprobs.new_zeros(())
         if not torch.is_grad_enabled():  # trl 0.18 scores the reference policy inside of its loss
             return producer.returned(made.reference, entropies)
-        beside = (entropies.requires_grad_(), router_loss.requires_grad_())
-        result = producer.returned(tap.leaf(made.logprobs, made.rows), *beside)
+        other = entropies.requires_grad_() if terms.bonus else beside(entropies, "entropies")
+        # Natively log-probabilities are no leaf: what is hooked here is to be measured below it.
+        leaf = tap.leaf(made.logprobs, made.rows)
+        logprobs = leaf.clone()
+        terms.weigh(logprobs)
+        result = producer.returned(logprobs, other, router_loss.requires_grad_())
         terms.made(result)
         return result
 

@@ -38,7 +38,7 @@ def condition_of(
         return None
     names = list(dict.fromkeys(one.name.rpartition(".")[2] for one in strange))
     repeats = bool(strange) and all(GENERATIONS in one.repeated_over for one in strange)
-    native = {**_of_its_own(source), **native}
+    native = {**native, **_of_its_own(source)}  # a program that lies here has declared their defaults
     known = REPEATS_ROWS if repeats else known_program(KNOWN, names, source.argv, source.values)
     program = name_of(script or "") or str(source.path)
     if strange:

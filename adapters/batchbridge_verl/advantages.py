@@ -2,44 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchbridge import BatchDrift, Plan
-from batchbridge.kit import RULED, group_advantages
+from batchbridge.kit.producers import HeldAdvantages
 from batchbridge.kit.step_driver import RolloutRows
+from batchbridge_verl.driver import VerlDriver
 
 
-def rewrite_advantages(trainer: Any, batch: Any, rows: RolloutRows, plan: Plan) -> None:
-    """Puts the rule's advantages in place of verl's, where rewards decide them; others stay verl's.
+def rewrite_advantages(trainer: Any, batch: Any, rows: RolloutRows, driver: VerlDriver) -> None:
+    """The rule's advantages in TransferQueue in place of verl's, where rewards decide them; others stay verl's, and so
+    do those of a function of the user's own that is allowed. `BatchDrift` where it is not, see `HeldAdvantages`.
 
     verl gives a group of one its plain reward, and whitens over every token of the rollout where the schema says batch.
     Source: verl 0.9.1 core_algos.compute_grpo_outcome_advantage.
     """
-    rule = plan.spec.advantage
-    if rule.baseline not in RULED or rule.scale == "batch":
+    if not driver.held_advantages.looks:
         return
     import torch
     import transfer_queue as tq
     from tensordict import TensorDict
 
-    in_reward = trainer.config.algorithm.use_kl_in_reward
-    column = "token_level_rewards" if in_reward else "rm_scores"
     keys = [rows.places[row] for row in rows.costs]
-    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=[column, "response_mask"])
-    rewards = [float(values.sum()) for values in data[column].unbind()]
-    size = plan.completions_per_prompt
-    groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
-    flat = [value for group in group_advantages(groups, rule) for value in group]
+    columns = scored_in_queue(trainer, batch, keys)
+    rewards = driver.held_advantages.hold_tokens(columns, driver.generated_at(rows.index))
+    if (flat := driver.held_advantages.replacing(rewards)) is None:
+        return
+    masks = columns[1]
     values = torch.nested.as_nested_tensor(
-        [
-            torch.full(mask.shape, value) * mask
-            for mask, value in zip(data["response_mask"].unbind(), flat, strict=True)
-        ],
+        [torch.full(mask.shape, value) * mask for mask, value in zip(masks, flat, strict=True)],
         layout=torch.jagged,
     )
     fields = TensorDict({"advantages": values, "returns": values}, batch_size=len(keys))
     tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, fields=fields)
+
+
+def scored_in_queue(trainer: Any, batch: Any, keys: Sequence[str]) -> list[Sequence[Any]]:
+    """Rewards, masks and advantages of rows in TransferQueue, of the tokens of each."""
+    import transfer_queue as tq
+
+    rewards = "token_level_rewards" if trainer.config.algorithm.use_kl_in_reward else "rm_scores"
+    names = [rewards, "response_mask", "advantages"]
+    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=names)
+    return [data[name].unbind() for name in names]
+
+
+def held_in_queue(trainer: Any, batch: Any, advantages: HeldAdvantages, size: int, step: int) -> None:
+    """The check (`BatchDrift` at `step`) of the advantages of a rollout in TransferQueue, of a run that is not
+    enforced, whose groups are whole, with one output for each session of an agent loop. size: of a group."""
+    groups: dict[str, dict[str, str]] = {}
+    for key in keys_of_rows(batch):
+        uid, session, output = key.rsplit("_", 2)
+        if output != "0":
+            return
+        groups.setdefault(uid, {})[session] = key
+    if not advantages.looks or any(len(group) != size for group in groups.values()):
+        return
+    keys = [key for group in groups.values() for key in group.values()]
+    advantages.hold_tokens(scored_in_queue(trainer, batch, keys), step)
+
+
+def keys_of_rows(batch: Any) -> list[str]:
+    """The keys of a rollout's rows in TransferQueue, without verl's own fillers. Source: verl 0.9.1
+    padding_utils.upsample_batch_to_divisible_size."""
+    return [key for key in batch.keys if not key.startswith("pad")]
 
 
 GAE = ("token_level_rewards", "values", "response_mask", "advantages", "returns")

@@ -135,7 +135,11 @@ class SeparateEngines:
         return found
 
     def _policy_of(self, held: Sequence[str | None], sent: Mapping[str, int | None]) -> int:
-        """The rollouts that the policy with these weights was trained on; of several, the fewest."""
+        """The number of rollouts that the generating policy was trained on; where engines hold several, the fewest.
+
+        held: the digest of each engine's weights. sent: digest of weights that the trainer handed over -> the optimizer
+        steps done before; None: none since this start.
+        """
         told = [digest for digest in held if digest is not None]
         if len(told) < len(held):
             self._untold("an engine that generates was given no weights, or not all of them")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeStep
-from batchbridge.kit.native_steps import PromptAndSample, dealt_steps, rollouts_of
-from batchbridge.kit.torch_random import TorchGenerator
+from batchbridge.kit.native_steps import PromptAndSample, dealt_steps, rollouts_of, shuffled_orders, shuffled_rollouts
 from batchbridge_verl.rules import defects
 from batchbridge_verl.run import DYNAMIC, EPOCHS, FULLY_ASYNC, GROUP, PROMPTS, VerlRun
 from batchbridge_verl.settings import ACTOR, PREFIX_GROUPER
@@ -140,16 +139,28 @@ def native_steps(
     return _steps(run, dataset_size, response_tokens)
 
 
-def _prompt_orders(run: VerlRun, dataset_size: int) -> Iterator[list[int]]:
+def _prompt_orders(run: VerlRun, dataset_size: int) -> Iterator[Sequence[int]]:
     """Each epoch's order. Measured: exp_order2 of verl 0.9.1 with torchdata."""
-    if not run["data.shuffle"]:
-        while True:
-            yield list(range(dataset_size))
-    generator = TorchGenerator(_seed(run))
-    while True:
-        if run["data.dataloader_num_workers"]:
-            generator.permutation(dataset_size)
-        yield generator.permutation(dataset_size)
+    return shuffled_orders(dataset_size, _shuffle_seed(run), draws_before=_draws_before(run))
+
+
+def _shuffle_seed(run: VerlRun) -> int | None:
+    return _seed(run) if run["data.shuffle"] else None
+
+
+def _draws_before(run: VerlRun) -> int:
+    return int(bool(run["data.dataloader_num_workers"]))
+
+
+def own_rollouts(reading: Reading) -> Callable[[], Iterator[Sequence[int]]] | None:
+    """The function that gives the prompts of every rollout of an unwrapped run, which travels by pickle; None where the
+    settings leave them open."""
+    run, size = getattr(reading, "run", None), reading.dataset_size
+    if not isinstance(run, VerlRun) or size is None or run.entry == FULLY_ASYNC:
+        return None
+    if run["data.gen_batch_size"] not in (None, run[PROMPTS]) or run.native.get("data.sampler.class_path"):
+        return None
+    return functools.partial(shuffled_rollouts, size, run[PROMPTS], _shuffle_seed(run), draws_before=_draws_before(run))
 
 
 def _steps(run: VerlRun, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:

@@ -12,7 +12,7 @@ from batchbridge.kit.frame import PackagedAdapter, RunReading, origins
 from batchbridge.kit.hydra_settings import HydraSettings
 from batchbridge.kit.omegaconf_settings import as_given
 from batchbridge.kit.values import spec_of
-from batchbridge_verl import CONFIGS, TELLS
+from batchbridge_verl import CONFIGS, TELLS, before
 from batchbridge_verl import settings as tables
 from batchbridge_verl.ahead import PROGRAM_OF, own_defaults
 from batchbridge_verl.ahead import SETTINGS as AHEAD
@@ -91,8 +91,12 @@ class VerlAdapter(PackagedAdapter):
             source.env,
             reads=lambda key: tables.reads(key, version, engine, defaults.values),
         )
+        native = before.as_run(native, defaults.values, version)
         world = 0 if {NODES, GPUS} & unread else NATIVELY.devices(native, NODES, GPUS, told_by_user, context)
         found += told_by_user.findings
+        said = {**defaults.values, **told_by_user.values}
+        otherwise = before.shared_otherwise(said, told_by_user.places, world, version)
+        found += otherwise
         reading = dataclasses.replace(self.unread(version, found, context), native=native, given=told_by_user.places)
         if unread or unreadable or any(one.code in (CODES.wrong_value, CODES.undecided) for one in wrong_keys):
             return reading
@@ -118,13 +122,18 @@ class VerlAdapter(PackagedAdapter):
         declared = {} if copy is None else copy.declared
         condition = condition_of(source, told_by_user.own_program, native, declared)
         reading = dataclasses.replace(reading, run=run, findings=(*kept, *refused), condition=condition)
-        settings = None if undecided else meaning(run)
+        settings = None if undecided or otherwise else meaning(run)
         if settings is None:
             return reading
         provenance = origins(settings, native, told_by_user.places, defaults.detail)
         from batchbridge_verl.behaviour import behaviour
 
         return dataclasses.replace(reading, spec=spec_of(settings), provenance=provenance, behaviour=behaviour(run))
+
+    def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
+        """The version whose tables are read: of a copy, also a release that only copies have."""
+        release = None if context.copy is None else context.copy.release
+        return release if before.is_read(release) else super().readable_version(source, context, found)
 
     def own_copy(self, source: Source) -> OwnCopy | None:
         """The copy of verl beside a source, see `copies`."""
@@ -241,8 +250,11 @@ def _composes(settings: HydraSettings) -> bool:
 
 
 def _is_composed(engine: str, settings: HydraSettings, version: str) -> bool:
-    """Whether Hydra composes the configuration of an engine that is asked for; a file of the whole configuration needs
-    no Hydra."""
+    """Whether this version gets an engine in the way in which the settings ask for it.
+
+    A command line or a defaults list asks Hydra, which must accept the word `model_engine=...`, and the version must
+    have that word. A file of the whole configuration needs no Hydra.
+    """
     model_engine = settings.values.get(ENGINE)
     in_defaults_list = ENGINE in settings.places and settings.places[ENGINE].key != ENGINE
     if in_defaults_list or (settings.entry_from_words and ENGINE not in settings.configured):

@@ -14,10 +14,11 @@ import torch
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Objective, Surrogate
+from batchbridge.kit.carried_rows import response_length
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import facts
-from batchbridge_verl.engine import VerlEngineLayer, response_length
+from batchbridge_verl.engine import VerlEngineLayer
 from batchbridge_verl.settings import holds
 from batchbridge_verl.watching import VerlStepInputs, VerlStepProbe
 

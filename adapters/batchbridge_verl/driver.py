@@ -28,10 +28,15 @@ from batchbridge.kit.checkpoints import FSDP_SHARDS
 from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.identified_rows import STEP
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.producers import settings_below
+from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_verl.settings import holds
 from batchbridge_verl.terms import AGGREGATIONS
+
+_SAMPLING = ("n", "temperature", "top_p", "top_k", "do_sample", "response_length", "prompt_length")
+_READ_BY_PRODUCERS = ("algorithm", *(f"actor_rollout_ref.rollout.{name}" for name in _SAMPLING))
 
 
 class VerlDriver(StepDriver):
@@ -40,12 +45,17 @@ class VerlDriver(StepDriver):
     other_ranks = FSDP_SHARDS
 
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
+        self.trainer, self._config = trainer, trainer.config
+        self.actor = trainer.config.actor_rollout_ref.actor
         super().__init__(request, orders)
-        self.trainer, self.actor = trainer, trainer.config.actor_rollout_ref.actor
         self.critic: VerlCriticDriver | None = None
         """The driver of the critic's optimizer steps, over the same rollouts; None without one."""
         self._trained: int | None = None
         """Optimizer steps of the plan that are done; None before the first rollout."""
+
+    def settings_read(self) -> Mapping[str, Any]:
+        """The settings that generation, scoring and advantages read; see `read_by_producers`."""
+        return read_by_producers(self._config)
 
     # ---- where rows run
 
@@ -140,6 +150,7 @@ class VerlDriver(StepDriver):
             places = [next(spare) if row is None else rows.places[row] for row in order]
             values = {
                 STEP: step.index,
+                ROW_DIGESTS: {row: self.digests[row] for row in order if row is not None and row in self.digests},
                 "mini_batch_size": len(places),
                 "global_batch_size": len(places),
                 "epochs": 1,
@@ -179,6 +190,12 @@ class VerlCriticDriver(VerlDriver):
         return None
 
 
+def read_by_producers(config: Any) -> dict[str, Any]:
+    """The settings of `algorithm`, and those by which completions are sampled. Source: verl 0.9.1
+    trainer/ppo/v1/trainer_base.py, ray_trainer.py, agent_loop.py."""
+    return settings_below(config, _READ_BY_PRODUCERS)
+
+
 class ReadyResult:
     """The result of a worker group's call whose answer is there already."""
 
@@ -212,6 +229,7 @@ def critic_driver(trainer: Any, request: Request, orders: Orders) -> VerlCriticD
         detached=False,
         padding="padded",
         report=False,
+        temperature=None,
         ledger=None if orders.ledger is None else orders.ledger / "critic",
     )
     critics = own.plan()
@@ -239,9 +257,14 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
         return None
     if settings.resume_mode == "resume_path":
         return Path(settings.resume_from_path).absolute()
+    return newest_checkpoint(trainer)
+
+
+def newest_checkpoint(trainer: Any) -> Path | None:
+    """The newest checkpoint that the run, or one before it, has finished: the one that verl's own file names."""
     from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
-    found = find_latest_ckpt_path(str(Path(settings.default_local_dir).absolute()))
+    found = find_latest_ckpt_path(str(Path(trainer.config.trainer.default_local_dir).absolute()))
     return None if found is None else Path(found)
 
 

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Objective, Row, StepPlan, proven, token_weights, worker_layer
-from batchbridge.kit.before_update import applied_rate
+from batchbridge.kit.carried_rows import response_length, row_objections
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
+from batchbridge.kit.optimizer_groups import applied_rate
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.replicas import Replicas
+from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow, facts
+from batchbridge_verl.columns import CARRIED, column
 from batchbridge_verl.proven import CODE
 from batchbridge_verl.terms import REJECTS
 
@@ -115,6 +118,21 @@ class VerlEngineLayer(WorkerLayer):
     def trained_module(self) -> Any:
         """The module that FSDP shards, whose parameters the optimizer has."""
         return self._engine.module if self._is_proven else None
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that is there when the layer is installed; see `WorkerLayer`."""
+        return self._engine.optimizer
+
+    @property
+    def schedule(self) -> Any:
+        """The engine's scheduler, of an engine of FSDP's; see `WorkerLayer`."""
+        return self._engine.lr_scheduler if self._is_proven else None
+
+    @property
+    def probe_runs_model(self) -> bool:
+        """Whether the engine's loop is one that only its own model runs in (`other_engines.run_probe`)."""
+        return not self._is_proven
 
     def looking(self, optimizer: Any, look: Callable[[], None]) -> AbstractContextManager[Any]:
         """An engine that no proof ran on may have an optimizer of its own: it is looked at before its update is called
@@ -221,6 +239,7 @@ class VerlEngineLayer(WorkerLayer):
         if not self._observation.agree(self.ranks.gather):  # before the first exchange: others would wait for this rank
             return native(data, loss_function)
         self._rows = identified
+        departing = self._input_objections(data)  # before anything is written into the batch
         if self._enforces and self._mask != "loss_mask":
             # verl counts by loss_mask, in which rejected tokens still are. V0 has made them one already.
             data["loss_mask"] = data[self._mask]
@@ -236,7 +255,7 @@ class VerlEngineLayer(WorkerLayer):
             self._set_step(data, step, None if self._plan is None else self._plan.step(step), normaliser)
         known = [self._facts(data, row.index) for row in self._rows]
         self._step = StepInHand(step, self._rows, lambda: known)
-        self._objections = self._old_objections(data)
+        self._objections = [*departing, *self._old_objections(data)]
         if self._enforces and not normaliser.tokens:
             self.hold()
             # verl would divide by zero tokens, or let AdamW decay the weights with no gradient.
@@ -277,7 +296,15 @@ class VerlEngineLayer(WorkerLayer):
             kl_share=self._kl_shares(len(data), everyone),
             mask=self._mask,
             teacher=TeacherRows.of(self._worker.loss_fn, data),
+            temperature=self._orders.temperature,
         )
+
+    def _input_objections(self, data: Any) -> list[str]:
+        """Objections to rows that do not carry what the trainer's process made digests of."""
+        from verl.utils import tensordict_utils as tu
+
+        told = None if self._observation.observes else tu.get(data, ROW_DIGESTS)
+        return [*row_objections(told, data, self._rows, CARRIED).values()]
 
     def _old_objections(self, data: Any) -> list[str]:
         """Objections to log-probabilities that are to be the sampler's. Before the loss, which may change them."""
@@ -380,12 +407,6 @@ def ranks_of(engine: Any, is_proven: bool) -> Replicas:
     )
 
 
-def column(data: Any, name: str) -> list[Any]:
-    """A column of a TensorDict as plain values."""
-    values = data.get(name)
-    return [getattr(value, "data", value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
-
-
 def mask_of(objective: Objective) -> str:
     """The column of a batch that says which tokens are trained: rejection writes the mask of the loss, and not the one
     that is counted. Source: verl 0.9.1 rollout_corr_helper.compute_rollout_correction_and_add_to_batch."""
@@ -407,14 +428,6 @@ def facts_of(data: Any, row: int, mask_name: str = "loss_mask") -> dict[str, Any
         old_logprobs=data["old_log_probs"][row][:length].float().tolist(),
         reward=None if reward is None else float(data[reward][row].sum()),
     )
-
-
-def response_length(data: Any, row: int) -> int:
-    """Tokens of the response of one row."""
-    responses = data["responses"]
-    if responses.is_nested:
-        return len(responses[row])
-    return int(data["attention_mask"][row, -responses.shape[1] :].sum())
 
 
 def _detached(native: Any, model_output: Any, data: Any, dp_group: Any = None, *, config: Any) -> Any:

@@ -10,6 +10,7 @@ from batchbridge.kit.schedules import WARMUP_START, schedule_text
 from batchbridge.kit.values import FieldValue, by
 from batchbridge_verl import terms
 from batchbridge_verl.ahead import sizes, staleness
+from batchbridge_verl.before import WITHOUT_PASSES
 from batchbridge_verl.critic import critic
 from batchbridge_verl.distillation import estimator_of
 from batchbridge_verl.run import (
@@ -26,7 +27,7 @@ from batchbridge_verl.run import (
     TOTAL_STEPS,
     VerlRun,
 )
-from batchbridge_verl.settings import ACTOR, ALONE, PARALLEL, ROLLOUT, holds
+from batchbridge_verl.settings import ACTOR, ALONE, OF_COPIES, PARALLEL, ROLLOUT, holds
 
 _OPTIM = f"{ACTOR}optim."
 _ESTIMATOR, _MODE = "algorithm.adv_estimator", f"{ACTOR}policy_loss.loss_mode"
@@ -66,6 +67,10 @@ def meaning(run: VerlRun) -> dict[str, FieldValue] | None:
     steps = run[TOTAL_STEPS]
     if steps is None or run[TOTAL_EPOCHS] < steps:  # the loop ends with its epochs, and each has a rollout at least
         values["horizon.epochs"] = by(float(run[TOTAL_EPOCHS]), TOTAL_EPOCHS, TOTAL_EPOCHS)
+    if holds(WITHOUT_PASSES, run.version):
+        values["optimizer_step.passes_per_rollout"] = by(1, "verl 0.2 has no loop over ppo_epochs", EPOCHS)
+        if steps is not None and steps > 1:
+            values["horizon.rollouts"] = by(steps - 1, "verl 0.2 returns before its last rollout", TOTAL_STEPS)
     parts: dict[str, FieldValue] = {
         **staleness(run),
         **_micro_batch(run),
@@ -212,11 +217,13 @@ def _objective(run: VerlRun, mode: terms.LossMode) -> dict[str, FieldValue]:
         "ratio_level": by(mode.ratio_level, mode.name, _MODE),
         "old_logprobs": old_logprobs(run),
     }
-    if run.engine != "megatron":
+    if holds(OF_COPIES, run.version):
+        values["nonfinite_step"] = by("apply", "dp_actor of 0.2 and 0.3 steps whatever the norm is")
+    elif run.engine != "megatron":
         values["nonfinite_step"] = by("skip", "the optimizer step is left out when the norm is not finite")
     if mode.clips:
         values |= {f"clip_{side}": FieldValue(*clip_bound(run, side)) for side in ("low", "high")}
-    if mode.dual_clip:
+    if mode.dual_clip and not (holds(OF_COPIES, run.version) and f"{ACTOR}clip_ratio_c" not in run.given_keys):
         values["dual_clip"] = FieldValue(run[f"{ACTOR}clip_ratio_c"], f"{ACTOR}clip_ratio_c")
     if (text := correction(run)) is not None:
         values["sampler_correction"] = by(text, "algorithm.rollout_correction", "algorithm.rollout_correction")
@@ -234,7 +241,7 @@ def _kl(run: VerlRun) -> dict[str, FieldValue]:
     for place, (switch, factor, name) in KL_KEYS.items():
         if run[switch]:
             estimator = kl_name(run[name])
-            values = {"kl_placement": FieldValue(place, switch), "kl_coefficient": FieldValue(run[factor], factor)}
+            values = {"kl_placement": _kl_place(run, place, switch), "kl_coefficient": FieldValue(run[factor], factor)}
             values["kl_estimator"] = FieldValue(estimator, name)
             if estimator.startswith("k3"):
                 values["kl_clamp"] = by(terms.KL_CLAMP, "fixed in core_algos.kl_penalty")
@@ -243,8 +250,16 @@ def _kl(run: VerlRun) -> dict[str, FieldValue]:
     return {"kl_placement": FieldValue("none", switches[0]), "kl_coefficient": by(0.0, off, *switches)}
 
 
+def _kl_place(run: VerlRun, place: str, switch: str) -> FieldValue:
+    if place == "reward" and holds(OF_COPIES, run.version) and switch not in run.given_keys:
+        return by(place, "the KL is in the reward wherever use_kl_loss is off", f"{ACTOR}use_kl_loss")
+    return FieldValue(place, switch)
+
+
 def schedule(run: VerlRun) -> FieldValue:
     """The schedule in the words that adapters share: verl's FSDP engines give a cosine its floor by another name."""
+    if holds(OF_COPIES, run.version):
+        return by("constant", "fsdp_workers of 0.2 and 0.3 has no other schedule")
     key, floor_key, cycles = schedule_key(run), f"{_OPTIM}min_lr_ratio", f"{_OPTIM}num_cycles"
     if key is None:
         return by("constant", "megatron_workers of 0.4.0 has no schedule")

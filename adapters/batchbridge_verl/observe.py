@@ -11,20 +11,31 @@ from collections.abc import Callable
 from typing import Any
 
 from batchbridge import CannotAttach
+from batchbridge.kit import Request
+from batchbridge.kit.carried_rows import ComputedRows, compute_advantage_told, hold_sent
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
+from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.workers import Orders, Receipt
+from batchbridge_verl.advantages import held_in_queue, keys_of_rows
 from batchbridge_verl.apart import SeparateEngines, is_one_step_off, number_dataset
-from batchbridge_verl.driver import install_everywhere
+from batchbridge_verl.columns import CARRIED, column, told_by_keys
+from batchbridge_verl.driver import install_everywhere, read_by_producers
 from batchbridge_verl.queued import QueuedTrainer, is_fully_async
 
 
 class VerlObserver:
     """The patches of one trainer: V1, V0, V0's kind whose engines have devices of their own, or that with a queue."""
 
-    def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
+    def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self.receipts: list[Receipt] = []
+        self._holds = request.mode == "verify"
+        """Whether inputs are held from where advantages are computed to the loss."""
+        self._advantages = HeldAdvantages.of(request)
+        self._settings = ProducerSettings(lambda: read_by_producers(trainer.config))
+        self._computed: ComputedRows | None = None
         if is_fully_async(trainer):
             self.receipts = QueuedTrainer(trainer, orders, patches).receipts
             return
@@ -34,7 +45,13 @@ class VerlObserver:
             patches.set(trainer, "_init_dataloader", lambda: None, what="loaded already, for its length", why="ledger")
             self._native_fetch = self._read("_fetch_one_gen_batch", self._fetch)
             self._native_load = self._read("_load_checkpoint", self._load)
+            if self._holds:
+                what, why = "held, and digests of what its rows carry ride with it", "inputs of the step"
+                held: dict[str, Any] = {"what": what, "why": why}
+                self._native_advantage = patches.set(trainer, "_compute_advantage", self._advantages_v1, **held)
         else:
+            if self._holds:
+                self._computed = compute_advantage_told(patches, "verl.trainer.ppo.ray_trainer", CARRIED)
             self._native_split = self._read("_get_gen_batch", self._split)
             self._native_init = self._read("init_workers", self._init_workers)
         if getattr(trainer, "actor_rollout_wg", None) is not None:
@@ -48,6 +65,10 @@ class VerlObserver:
         self.receipts = install_everywhere(trainer.actor_rollout_wg, self._orders, self._patches)
         if self._apart is not None:
             self._apart.arrive()
+        if self._computed is not None:
+            group, what = trainer.actor_rollout_wg, "digests of what its rows carry ride with it"
+            update = self._update(self._computed, group.update_actor)
+            self._patches.set(group, "update_actor", update, what=what, why="inputs of the step")
         if not hasattr(trainer, "_fetch_one_gen_batch"):
             manager = trainer.async_rollout_manager
             group = self._orders.spec.rollout.completions_per_prompt
@@ -65,21 +86,51 @@ class VerlObserver:
     def _fetch(self) -> Any:
         from verl.utils import tensordict_utils as tu
 
+        self._hold_settings()
         batch = self._native_fetch()
         size = len(batch)
         for name, values in ((ROLLOUT, [self._rollout] * size), (POSITION, list(range(size)))):
             tu.assign_non_tensor_stack(batch, name, values)
         return batch
 
+    def _advantages_v1(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        made = self._native_advantage(batch, metrics)
+        group = self._orders.spec.rollout.completions_per_prompt or 1
+        held_in_queue(self._trainer, made, self._advantages, group, self._next_step)
+        made.extra_info[ROW_DIGESTS] = told_by_keys(made, keys_of_rows(made))
+        return made
+
     def _load(self) -> None:
         self._arrive()
         self._native_load()
 
+    def _hold_settings(self) -> None:
+        """The check (`BatchDrift`), before a rollout, that what makes its advantages reads what it did at wrap."""
+        if self._holds:
+            self._settings.require(self._next_step)
+
+    @property
+    def _next_step(self) -> int:
+        """The optimizer step before which the rollout in hand is generated."""
+        return self._rollout * self._orders.steps_per_rollout
+
     # ---- V0
+
+    def _update(self, computed: ComputedRows, native: Any) -> Any:
+        def update_actor(batch: Any) -> Any:
+            from verl.utils import tensordict_utils as tu
+
+            marks = column(batch, POSITION), column(batch, SAMPLE)
+            digests = hold_sent(computed, self._advantages, batch, *marks, self._next_step)
+            tu.assign_non_tensor(batch, **{ROW_DIGESTS: digests})
+            return native(batch)
+
+        return update_actor
 
     def _split(self, batch: Any) -> Any:
         import numpy as np
 
+        self._hold_settings()
         size, rollout = len(batch), self._rollout
         if self._apart is not None and PROMPT in batch.non_tensor_batch:  # else it is evaluated
             rollout = self._apart.begin()

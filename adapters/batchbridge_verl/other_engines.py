@@ -82,6 +82,7 @@ class VerlLossStepProbe(VerlStepProbe):
 
     def loss(self, native: Callable[..., Any]) -> Callable[..., Any]:
         """verl's loss, whose log-probabilities are hooked."""
+        valued = super().loss(native)
 
         @functools.wraps(native)
         def hooked(*arguments: Any, **options: Any) -> Any:
@@ -89,7 +90,7 @@ class VerlLossStepProbe(VerlStepProbe):
             made = (options.get("model_output") or {}).get("log_probs")
             if made is not None:
                 self._hooked(made, options["data"])
-            return native(*arguments, **options)
+            return valued(*arguments, **options)
 
         return hooked
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Spec
@@ -404,6 +406,14 @@ def _train_sampler(trainer: Any, request: Request) -> bool:
     sampler = getattr(getattr(trainer, "train_dataloader", None), "sampler", None)
     native = ("RandomSampler", "SequentialSampler")
     return is_v0(trainer) and sampler is not None and type(sampler).__name__ not in native
+
+
+def _registered() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(sys.modules.get("verl.trainer.ppo.core_algos"), "ADV_ESTIMATOR_REGISTRY", {})
+    return found
+
+
+REFUSALS.append(refused.own_estimator("verl", "algorithm.adv_estimator", _registered, "verl"))
 
 
 @REFUSALS.live(

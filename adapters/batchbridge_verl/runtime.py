@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge import CannotAttach, Reading, Source
@@ -13,6 +13,7 @@ from batchbridge.kit.model_files import images_of
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import SettableFields, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of
+from batchbridge_verl.behaviour import own_rollouts
 from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE
 from batchbridge_verl.refusals import OFF, REFUSALS, SAID, is_v1, loss_mode
@@ -67,6 +68,15 @@ def _assumed(reading: Reading) -> tuple[str, ...]:
     return ("an image in every prompt",) if images_of(setting(reading, MODEL)) else ()
 
 
+def _prompts(trainer: Any) -> Sequence[Any] | None:
+    """The column that verl's own data set reads prompts from. Source: verl 0.9.1 RLHFDataset."""
+    from batchbridge.kit import PromptColumn  # `check` imports this module, and reads no prompts
+
+    dataset = getattr(trainer, "train_dataset", None)
+    rows, key = getattr(dataset, "dataframe", None), getattr(dataset, "prompt_key", None)
+    return None if rows is None or key is None else PromptColumn(rows, key)
+
+
 ALWAYS = ("critic", "unproven_engine", "distillation", "asynchronous", "initialised")
 """Refusals that hold in every mode."""
 SETTABLE: SettableFields = {
@@ -87,15 +97,24 @@ SETTABLE: SettableFields = {
 }
 
 
+def _own_rollouts(trainer: Any, request: Request) -> Callable[[], Iterator[Sequence[int]]] | None:
+    """verl's own order of prompts; None where it is not known, as of a sampler that someone handed to the trainer."""
+    sampler = getattr(getattr(trainer, "train_dataloader", None), "sampler", None)
+    stock = type(sampler).__name__ in ("RandomSampler", "SequentialSampler")
+    return own_rollouts(request.reading) if stock and type(sampler).__module__.startswith("torch") else None
+
+
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     # What patches a trainer is imported once there is one: `check` reads the table of refusals, too.
     from batchbridge.kit.workers import orders_of
     from batchbridge_verl.driver import VerlDriver, critic_driver
 
+    temperature = float(trainer.config.actor_rollout_ref.rollout.temperature)
     if request.mode != "enforce":
         from batchbridge_verl.observe import VerlObserver
 
-        VerlObserver(trainer, orders_of(request, version), patches)
+        told = {"native_rollouts": _own_rollouts(trainer, request), "temperature": temperature}
+        VerlObserver(trainer, request, orders_of(request, version, **told), patches)
         return Patched()
     settings, left_different = settings_of(request)
     assert request.plan is not None, "wrap refuses to enforce without a plan"
@@ -108,6 +127,7 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         settings=settings,
         detached=request.spec.objective.old_logprobs == "detached",
         padding=request.padding if shares else "padded",
+        temperature=temperature,
     )
     driver = VerlDriver(trainer, request, orders)
     if trainer.use_critic:
@@ -189,6 +209,7 @@ RUNTIME = Runtime(
     refusals=REFUSALS,
     always=ALWAYS,
     training=lambda trainer: is_inside(trainer, "fit", of=("verl",)),
+    prompts=_prompts,
     patch=_patch,
     assumes=_assumed,
 )

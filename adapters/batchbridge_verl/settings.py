@@ -18,6 +18,7 @@ from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import Kind, or_null
 from batchbridge.kit.omegaconf import Unresolved
 from batchbridge.kit.omegaconf_kinds import FLOAT, INT, OPTIONAL_FLOAT, OPTIONAL_INT, OPTIONAL_TEXT, TEXT, TRUTH
+from batchbridge.kit.shipped_settings import shipped
 from batchbridge.kit.versions import holds as holds
 from batchbridge.kit.versions import is_release
 
@@ -28,6 +29,8 @@ OLDEST_ENFORCED = "0.8.0"
 """The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "0.9.1"
 """The newest version whose rows are complete; `write` writes for it when nobody names one."""
+OF_COPIES = "<0.4.0"
+"""Releases that are read for people's own copies of verl alone, see `before`."""
 ENGINES = ("fsdp", "megatron", "veomni", "torchtitan")
 ENGINE = "model_engine"
 """The key that chooses the engine from 0.7.1 on (`dp` is FSDP), Megatron from 0.8.0 on. Source: verl 0.7.1 to 0.9.1
@@ -270,7 +273,9 @@ def _table() -> Mapping[str, Any]:
 
 
 def engines_of(version: str) -> tuple[str, ...]:
-    """The engines that `version` has a composed configuration for."""
+    """The engines that `version` has a composed configuration for, and that are read."""
+    if holds(OF_COPIES, version):
+        return ENGINES[:1]
     return tuple(engine for engine in ENGINES if holds(f">={_table()['first'][engine]}", version))
 
 
@@ -298,6 +303,8 @@ def index_of(version: str) -> int:
 @lru_cache(maxsize=16)
 def defaults_of(version: str, engine: str) -> Mapping[str, Any]:
     """Dotted key to default, of every key of the composed configuration; interpolations as they stand."""
+    if holds(OF_COPIES, version):
+        return {key: row[1] for key, row in shipped("batchbridge_verl")["ppo_trainer of copies"].of(version).items()}
     table = _table()
     at = index_of(version)
     rows = {**table["engines"]["fsdp"], **(table["engines"][engine] if engine != "fsdp" else {})}

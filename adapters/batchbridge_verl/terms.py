@@ -104,14 +104,16 @@ ESTIMATORS = {
     for row in (
         VerlEstimator("grpo", "group_mean", None, 1e-6, 1),
         VerlEstimator("grpo_vectorized", "group_mean", None, 1e-6, 1, ">=0.6.0"),
-        VerlEstimator("rloo", "leave_one_out", "none"),
+        VerlEstimator("rloo", "leave_one_out", "none", versions=">=0.3.0"),
         VerlEstimator("rloo_vectorized", "leave_one_out", "none", versions=">=0.6.0"),
         VerlEstimator("reinforce_plus_plus", "none", "batch", ddof=1),
-        VerlEstimator("reinforce_plus_plus_baseline", "group_mean", "batch", ddof=1),
+        VerlEstimator("reinforce_plus_plus_baseline", "group_mean", "batch", ddof=1, versions=">=0.4.0"),
         VerlEstimator("gae", "value", "batch", ddof=1),
         VerlEstimator("remax", "open", "none", needs="the reward of a greedy completion"),
-        VerlEstimator("opo", "open", "none"),  # the group's rewards, weighed by length
-        VerlEstimator("grpo_passk", "open", None, 1e-6, 1),  # the best completion of a group alone has an advantage
+        VerlEstimator("opo", "open", "none", versions=">=0.4.0"),  # the group's rewards, weighed by length
+        VerlEstimator(
+            "grpo_passk", "open", None, 1e-6, 1, ">=0.4.0"
+        ),  # the best completion of a group alone has an advantage
         VerlEstimator("gpg", "open", "none", versions=">=0.5.0"),  # times the share of groups with any signal
         VerlEstimator("gdpo", "open", None, 1e-6, 1, ">=0.7.1", "rewards that are normalised one by one"),
         VerlEstimator("optimal_token_baseline", "open", "none", versions=">=0.7.1", needs=_SQUARES_OF),

@@ -36,14 +36,6 @@ def _more_groups(n: Numbers) -> Iterator[Fix]:
         )
 
 
-def _minis(n: Numbers) -> Iterator[Fix]:
-    if n.get("rows") and n.get("mini"):
-        yield from (
-            Fix(f"{size} completions for each replica and optimizer step") for size in divisors(n["rows"], n["mini"])
-        )
-    yield Fix("data.train_batch_size as a multiple of actor_rollout_ref.actor.ppo_mini_batch_size (both in prompts)")
-
-
 def _repeated(n: Numbers) -> Iterator[Fix]:
     small, large = sorted((n["one"], n["other"]))
     if small and large % small == 0:
@@ -145,31 +137,6 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="first_rollout",
         source="verl recipe/dapo/dapo_ray_trainer.py RayDAPOTrainer.fit",
         neighbours=_more_groups,
-    ),
-    _text(
-        name="verl-mini-batches-of-a-rank",
-        versions=">=0.1",
-        pattern=pattern(r"AssertionError: # % # != 0", "rows", "mini")
-        + r"|assert self\.batch\.batch_size\[0\] % mini_batch_size == 0",
-        rule="the completions of a rollout on each replica are a multiple of its mini-batch (ppo_mini_batch_size x "
-        "rollout.n / replicas)",
-        meaning="the workers cut a rollout into optimizer steps, and the last one is not full: data.train_batch_size "
-        "is not a multiple of ppo_mini_batch_size, or rows were dropped on the way",
-        phase="optimizer_step",
-        source="verl 0.1 to 0.7.1 protocol.py DataProto.make_iterator",
-        neighbours=_minis,
-        codes=("BB-VERL-022",),
-    ),
-    _text(
-        name="verl-micro-batches-of-a-rank",
-        versions="Megatron and EasyR1's relatives",
-        pattern=r"assert tensors\.batch_size\[0\] % batch_size == 0",
-        rule="the completions of a mini-batch on each replica are a multiple of ppo_micro_batch_size_per_gpu",
-        meaning="a mini-batch does not come out in whole micro-batches",
-        phase="optimizer_step",
-        source="verl utils/torch_functional.py split_dict_tensor_into_batches",
-        neighbours=lambda n: (Fix("a ppo_micro_batch_size_per_gpu that divides a replica's share of a mini-batch"),),
-        codes=("BB-VERL-021",),
     ),
     _text(
         name="verl-virtual-pipeline",

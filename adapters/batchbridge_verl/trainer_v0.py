@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge.kit.identified_rows import POSITION, ROLLOUT, SAMPLE, PlannedLoader, rewrite_advantages
+from batchbridge.kit.carried_rows import compute_advantage_told, rewrite_advantages, told_by_batch
+from batchbridge.kit.identified_rows import POSITION, ROLLOUT, SAMPLE, PlannedLoader
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.advantages import GAE, hold_gae
-from batchbridge_verl.driver import ReadyResult, VerlCriticDriver, VerlDriver, checkpoint_to_resume
-from batchbridge_verl.engine import column
+from batchbridge_verl.columns import CARRIED, column
+from batchbridge_verl.driver import ReadyResult, VerlCriticDriver, VerlDriver, checkpoint_to_resume, newest_checkpoint
 from batchbridge_verl.observe import numbered
 from batchbridge_verl.sampling import hand_seeds
 
@@ -36,6 +37,7 @@ class VerlTrainerV0:
             dataset=trainer.train_dataset,
             collate=trainer.train_dataloader.collate_fn,
             rollouts_done=lambda: int(trainer.global_steps) - 1,
+            before=driver.hold_settings,
         )
         order, resume = "order and membership of the plan", "exact resume"
         for name, value, what, why in (
@@ -50,6 +52,7 @@ class VerlTrainerV0:
             ("_load_checkpoint", self._load, "the plan is held against the file", resume),
         ):
             patches.set(trainer, name, value, what=what, why=why)
+        self._computed = compute_advantage_told(patches, "verl.trainer.ppo.ray_trainer", CARRIED)
         if getattr(trainer, "actor_rollout_wg", None) is not None:
             self._arrive()
 
@@ -132,12 +135,20 @@ class VerlTrainerV0:
         padded, extra = pad_dataproto_to_divisor(batch, self._driver.ranks * (self._driver.forward_rows or 1))
         return padded, extra
 
+    def _tell(self, batch: Any, rows: RolloutRows) -> None:
+        """Puts the rule's advantages in place of verl's, and digests of all rows beside the steps. `BatchDrift` where
+        the batch is no more what it was when its advantages were computed."""
+        marks = column(batch, POSITION), column(batch, SAMPLE)
+        self._computed.require(batch, *marks, self._driver.generated_at(rows.index))
+        rewrite_advantages(batch, rows, self._driver)
+        self._driver.digests = told_by_batch(batch, CARRIED, *marks)
+
     def _update(self, native: Any) -> Any:
         def update_actor(batch: Any) -> Any:
             from verl.utils import tensordict_utils as tu
 
             rows = self._rows_of(batch)
-            rewrite_advantages(batch, rows, self._driver.plan)
+            self._tell(batch, rows)
             rows.fillers = [None] * self._driver.fillers_needed(rows)
 
             def send(places: list[int | None], values: dict[str, Any]) -> Any:
@@ -156,6 +167,7 @@ class VerlTrainerV0:
 
             rows = self._rows_of(batch)
             hold_gae({name: batch[name] for name in GAE}, self._driver.plan, rows.index)
+            critic.digests = told_by_batch(batch, CARRIED, column(batch, POSITION), column(batch, SAMPLE))
             rows.fillers = [None] * self._driver.fillers_needed(rows)
 
             def send(places: list[int | None], values: dict[str, Any]) -> Any:
@@ -176,7 +188,7 @@ class VerlTrainerV0:
         self._native_save()
 
     def _load(self) -> Any:
-        self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer))
+        self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer), newest_checkpoint(self._trainer))
         return self._native_load()
 
 

@@ -11,7 +11,8 @@ from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SEED
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.advantages import hold_advantages, rewrite_advantages
-from batchbridge_verl.driver import ReadyResult, VerlCriticDriver, VerlDriver, checkpoint_to_resume
+from batchbridge_verl.columns import told_by_queue
+from batchbridge_verl.driver import ReadyResult, VerlCriticDriver, VerlDriver, checkpoint_to_resume, newest_checkpoint
 from batchbridge_verl.sampling import hand_seeds
 
 
@@ -112,6 +113,7 @@ class VerlTrainerV1:
         from verl.utils import tensordict_utils as tu
         from verl.utils.dataset.rl_dataset import collate_fn
 
+        self._driver.hold_settings(self._rollout)
         trainer, group = self._trainer, self._driver.plan.completions_per_prompt
         made = collate_fn([self._dataset[prompt] for prompt in prompts])
         more: dict[str, list[Any]] = {"uid": uids, PROMPT: list(prompts), **columns}
@@ -166,9 +168,12 @@ class VerlTrainerV1:
     def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = self._native_advantage(batch, metrics)
         assert self._rows is not None, "rows are placed before their advantages are computed"
-        rewrite_advantages(self._trainer, batch, self._rows, self._driver.plan)
+        rewrite_advantages(self._trainer, batch, self._rows, self._driver)
         if self._driver.critic is not None:
             hold_advantages(self._trainer, batch, self._rows, self._driver.plan)
+        self._driver.digests = told_by_queue(batch, self._rows)
+        if self._driver.critic is not None:
+            self._driver.critic.digests = self._driver.digests
         return batch
 
     def _update(self, native: Any) -> Any:
@@ -211,7 +216,7 @@ class VerlTrainerV1:
         self._native_save()
 
     def _load(self) -> None:
-        saved = self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer))
+        saved = self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer), newest_checkpoint(self._trainer))
         self._arrive()
         if saved:
             self._remember(saved)

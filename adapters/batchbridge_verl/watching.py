@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +22,10 @@ import torch
 
 from batchbridge import LostGradient
 from batchbridge.kit import Objective, Surrogate
+from batchbridge.kit.gradient_sketches import sketches_of
 from batchbridge.kit.measuring import Measured, Rows
+from batchbridge.kit.model_inputs import HeldModelInputs, SeenModelInputs
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.sharded import smallest_weight
 from batchbridge.kit.step_probe import MEASURED, StepProbe
 from batchbridge.kit.workers import TrainedRow, read_places
 from batchbridge_verl.distillation import TeacherRows
@@ -34,6 +36,8 @@ ROW = "batchbridge_row"
 FORMULAS = ("ppo", "gspo", "cispo", "dro", "sapo", "gpg", "gmpo")
 """Surrogates whose gradient has a formula here. clip_cov and kl_cov choose tokens by the statistics of a micro-batch,
 dppo's choice hangs on rounding: nothing shows what their rows weigh."""
+MODEL_INPUTS = ("input_ids", "position_ids")
+"""Columns that a model is run on."""
 FURTHEST = 20.0
 """Log of a token's ratio beyond which its loss has no gradient. Source: verl 0.9.1 compute_policy_loss_vanilla."""
 
@@ -54,6 +58,8 @@ class VerlStepInputs:
     kl_share: torch.Tensor | None
     teacher: TeacherRows | None = None
     """The teacher whose distance gives the advantages, in place of those that arrived."""
+    model_inputs: HeldModelInputs = dataclasses.field(default_factory=lambda: HeldModelInputs({}))
+    """The rows' tokens and their positions, and the temperature, as the model should be run on them."""
 
     @classmethod
     def of(
@@ -65,9 +71,11 @@ class VerlStepInputs:
         kl_share: Sequence[float] | None = None,
         mask: str = "loss_mask",
         teacher: TeacherRows | None = None,
+        temperature: float | None = None,
     ) -> VerlStepInputs:
         """The values that a batch gives. data: a batch as the trainer sends it. detached: ratios are over the current
-        policy. penalised: a KL term is in the loss. mask: the column that says which tokens are trained."""
+        policy. penalised: a KL term is in the loss. mask: the column that says which tokens are trained. temperature:
+        see `HeldModelInputs`."""
 
         def column(name: str) -> torch.Tensor:
             values: torch.Tensor = data[name]
@@ -83,6 +91,7 @@ class VerlStepInputs:
             column("rollout_is_weights") if corrected else None,
             None if kl_share is None else torch.tensor(kl_share, dtype=torch.float64)[:, None],
             teacher,
+            HeldModelInputs.of(data, MODEL_INPUTS, temperature),
         )
 
     def rows(self, places: Sequence[int], current: torch.Tensor, *, bounded: bool) -> Rows:
@@ -125,13 +134,14 @@ class VerlStepProbe(StepProbe):
         self.shows = (self.objective.surrogate or "ppo") in FORMULAS
         self._given: VerlStepInputs | None = None
         self._places: list[list[int]] = []
+        self._run_on = SeenModelInputs()
         self._hook(patches)
 
     def _hook(self, patches: Patches) -> None:
         engine, made = self._engine, "log-probabilities hooked"
         self._native_outputs = patches.read(engine, "prepare_model_outputs", self._outputs, what=made, why=MEASURED)
         self._hook_clipping(patches)
-        self.watch_weight(lambda: smallest_weight(engine.module))
+        self.watch_gradients(lambda: sketches_of(engine.module))
 
     def surrogates(self) -> Mapping[str, Surrogate]:
         """verl's own, of the loss's settings."""
@@ -142,6 +152,13 @@ class VerlStepProbe(StepProbe):
         """The number that verl multiplies a loss with: data-parallel ranks. Those of a sequence group have the same
         rows, and the same gradient at their log-probabilities."""
         return int(self._engine.get_data_parallel_size())
+
+    def valued(self) -> Objective | None:
+        """verl's straight-through estimators ("k3+") have another one's gradient; see `StepProbe.valued`."""
+        estimator = self.objective.kl_estimator or ""
+        if not estimator.endswith("+"):
+            return None
+        return objective_of(dataclasses.replace(self.objective, kl_estimator=estimator.removesuffix("+")))
 
     # ---- log-probabilities
 
@@ -159,16 +176,48 @@ class VerlStepProbe(StepProbe):
         """Forgets what was seen since the last step."""
         super().drop()
         self._places.clear()
+        self._run_on.drop()
 
     def loss(self, native: Callable[..., Any]) -> Callable[..., Any]:
-        """The loss that the engine is handed."""
-        return native
+        """The loss that the engine is handed: verl's, whose value is recorded."""
+
+        @functools.wraps(native)
+        def valued(*arguments: Any, **options: Any) -> Any:
+            result = native(*arguments, **options)
+            compared = self.shows and not self._observation.observes
+            if compared and self._given is not None and self._given.teacher is None:
+                self._tap.returned(result[0], beside=self._bonus(options))
+            return result
+
+        return valued
+
+    def _bonus(self, given: Mapping[str, Any]) -> Any:
+        """The part of a loss's value that the entropies have, added up as verl does it. given: what the loss was."""
+        entropy, coefficient = given["model_output"].get("entropy"), getattr(self._config, "entropy_coeff", 0)
+        if entropy is None or not coefficient or self.output != "log_probs":
+            return 0.0
+        from verl.trainer.ppo.core_algos import agg_loss
+        from verl.workers.utils.padding import no_padding_2_padding
+
+        data = given["data"]
+        with torch.no_grad():
+            mean = agg_loss(
+                loss_mat=no_padding_2_padding(entropy, data),
+                loss_mask=data.select("response_mask").to_padded_tensor()["response_mask"].bool(),
+                loss_agg_mode=self._config.loss_agg_mode,
+                **self._config.global_batch_info,
+            )
+        return -coefficient * mean
 
     def updates(self) -> None:
         """The hook that runs before the engine's own `optimizer_step`."""
 
     def _outputs(self, *arguments: Any, **options: Any) -> Any:
         outputs = self._native_outputs(*arguments, **options)
+        if self._given is not None:
+            micro_batch = options["micro_batch"]
+            temperature = None if self._given.model_inputs.temperature is None else micro_batch["temperature"]
+            self._run_on.compare(self._given.model_inputs, micro_batch[ROW].tolist(), micro_batch, temperature)
         if (made := outputs.get(self.output)) is not None:
             self._hooked(made, options["micro_batch"])
         return outputs
@@ -192,7 +241,7 @@ class VerlStepProbe(StepProbe):
 
         rows: this rank's completions; the others of its `size` rows are fillers.
         """
-        objections = []
+        objections = self._run_on.objections({row.index: row.named for row in rows})
         parts, self._places = self._places, []
         for row in rows:
             row.measured(Measured(math.nan if self.shows else None, 0.0))
@@ -208,7 +257,9 @@ class VerlStepProbe(StepProbe):
                 reached = len({place for part in parts for place in part})
                 objections.append(f"of the step's {size} rows on this rank, {reached} reached the loss")
         # FSDP averages over all ranks; those of a sequence group have a part of every row's gradient each.
-        return objections + self.weight_objections(1 / torch.distributed.get_world_size() / self._loss_scale)
+        return objections + self.gradient_objections(
+            1 / torch.distributed.get_world_size() / self._loss_scale, getattr(self._engine, "optimizer", None)
+        )
 
     @property
     def _loss_scale(self) -> float:

@@ -65,7 +65,7 @@ class Said(NamedTuple):
 
     @property
     def devices(self) -> int | None:
-        topology = (self.result.get("spec") or {}).get("topology") or {}
+        topology = (self.result.get("spec") or {}).get("topology") or self.result.get("sizes_beside_open") or {}
         found = topology.get("world_size")
         return int(found) if found else None
 

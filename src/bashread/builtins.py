@@ -153,6 +153,12 @@ def _read(shell: Shell, words: list[Word], line: int, document: str | None) -> O
 
 
 def _source(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    named = words[1].text if len(words) > 1 else ""
+    text = None if not named or shell.unknowns.of(named) else shell.beside(named)
+    if text is not None:
+        from bashread.sourced import followed
+
+        return followed(shell, named, text, words[2:], line)
     shell.decided_output = False
     shown = shell.unknowns.shown(" ".join(word.text for word in words[1:2]))
     shell.remark("source", line, f"{words[0].text} {shown} is not followed")

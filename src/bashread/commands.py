@@ -81,11 +81,11 @@ def _outside(shell: Shell, words: list[Word], line: int, document: str | None) -
 
 
 def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
-    body, source = shell.functions[name]
-    before = shell.positional, shell.source, shell.base
+    body, source, of_another_file = shell.functions[name]
+    before, of_line = (shell.positional, shell.source, shell.base), shell.source_line
     shell.positional, shell.in_function = arguments, shell.in_function + 1
     shell.locals.append({})
-    shell.source = source
+    shell.source, shell.source_line = source, (of_line or line) if of_another_file else None
     try:
         return shell.enclosed(lambda: shell.run(body), ReturnLeft)
     finally:
@@ -95,7 +95,7 @@ def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
             else:
                 shell.variables[kept] = value
         shell.in_function -= 1
-        shell.positional, shell.source, shell.base = before
+        (shell.positional, shell.source, shell.base), shell.source_line = before, of_line
 
 
 def _nested(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
@@ -135,6 +135,7 @@ def _eval(shell: Shell, words: list[Word], line: int, document: str | None) -> O
     text = " ".join(word.text for word in words[1:])
     if shell.unknowns.of(text):
         shell.remark("not_read", line, f"eval runs text that is not decided: {shell.unknowns.shown(text)[:60]}")
+        shell.record([words[0], Word(text, line)], line)  # for whoever reads on
         return ASSUMED
     return shell.run_text(text, line - 1)
 

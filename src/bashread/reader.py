@@ -11,7 +11,7 @@ Source: Bash Reference Manual 5.2; the fixtures of tests/core/test_bashread.py a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from bashread.script import ScriptCommands
 from bashread.state import ExitLeft, LoopLeft, ReturnLeft, Shell
@@ -31,9 +31,14 @@ _PLACEHOLDER_AS_VALUE = re.compile(
 its reader writes a value in its place. It is read as that text, and a remark says so."""
 
 
-def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None = None) -> ScriptCommands:
+def read_script(
+    text: str,
+    env: Mapping[str, str] | None = None,
+    own: str | None = None,
+    beside: Callable[[str], str | None] | None = None,
+) -> ScriptCommands:
     """The commands of the script `text`. `env`: values of environment variables, and of arguments by number. `own`: the
-    script's own name, `$0` and `${BASH_SOURCE[0]}` in it; None: not known.
+    script's own name, `$0` and `${BASH_SOURCE[0]}` in it; None: not known. `beside`: see `Shell.beside`.
 
     Never raises for bad input: what cannot be read is a remark. Raises `TypeError` for values that are not text.
     """
@@ -44,6 +49,8 @@ def read_script(text: str, env: Mapping[str, str] | None = None, own: str | None
     given = {name: value for name, value in given.items() if "\0" not in value}  # as no environment can hold it
     shell = Shell(given, STATEMENTS)
     shell.zero = own
+    if beside is not None:
+        shell.beside = beside
     numbers = [int(name) for name in given if name.isascii() and name.isdigit() and 0 < int(name[:4]) < 1000]
     shell.positional = [Word(given.get(str(place), ""), 0) for place in range(1, max(numbers, default=0) + 1)]
     try:

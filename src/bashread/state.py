@@ -58,8 +58,8 @@ _ARGUMENTS = re.compile(r"(^|_)(args?|arguments?|opts?|options?|flags?|extras?|o
 _GAP = re.compile(rb"(?:[ \t]|\\[ \t\n])*")
 
 Variables = dict[str, "str | Array"]
-ShellFunctions = dict[str, tuple["Node", bytes]]
-"""A function's body, and the source that its places count in."""
+ShellFunctions = dict[str, tuple["Node", bytes, bool]]
+"""A function's body, the source that its places count in, and whether that is another file's than the script."""
 Statements = Mapping[str, "Callable[[Shell, Node], Outcome]"]
 """The action of each kind of node of the grammar."""
 
@@ -108,6 +108,10 @@ class Shell:
         self.functions: ShellFunctions = {}
         self.positional: list[Word] = []
         self.zero: str | None = None
+        self.beside: Callable[[str], str | None] = lambda named: None
+        """The text of a file that `source` names; None: it is not followed."""
+        self.source_line: int | None = None
+        """The line of the `source` that runs another file."""
         self.in_function = 0
         self.locals: list[dict[str, str | Array | None]] = []
         self.commands: list[Command] = []
@@ -351,7 +355,7 @@ class Shell:
 
     def at(self, node: Node) -> int:
         """The line of the script that `node` begins on, from 1."""
-        return self.base + 1 + node.start_point[0]
+        return self.source_line or self.base + 1 + node.start_point[0]
 
     def raw(self, node: Node) -> str:
         """The text of `node` as it is written."""

@@ -295,7 +295,7 @@ def _function(shell: Shell, node: Node) -> Outcome:
     name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
     if name is None or body is None:
         raise NotBash("a function is not read")
-    shell.functions[shell.raw(name)] = (body, shell.source)
+    shell.functions[shell.raw(name)] = (body, shell.source, shell.source_line is not None)
     return DONE
 
 

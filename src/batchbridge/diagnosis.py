@@ -269,8 +269,8 @@ def _of_rows(adapter: Adapter, rows: Iterable[RuleRow]) -> Iterator[ErrorText]:
     that carry it. Open-R1's adapter, which is built upon TRL's, has no rows of its own: TRL's adapter gives them."""
     carried: dict[str, tuple[ErrorText, list[RuleRow]]] = {}
     for row in rows if _has_own_rows(adapter) else ():
-        text: ErrorText | None = getattr(row, "text", None)
-        if text is not None:
+        printed: ErrorText | tuple[ErrorText, ...] = getattr(row, "text", None) or ()
+        for text in (printed,) if isinstance(printed, ErrorText) else printed:
             carried.setdefault(text.name, (text, []))[1].append(row)
     for text, own in carried.values():
         sources = dict.fromkeys([*(row.source for row in own), *([text.source] if text.source else [])])

@@ -117,8 +117,11 @@ class CannotAttach(BatchBridgeError, RuntimeError):
 class BatchDrift(BatchBridgeError, RuntimeError):
     """A run departed from its plan.
 
-    `step`: the first optimizer step that departs. `aspect`: membership, weights, clock, order, gradient (what the
-    optimizer finds is not what backward gave), or ranks (one did not come to where the others wait for it).
+    `step`: the first optimizer step that departs. `aspect`: membership, weights, loss (its value is not that of its
+    tokens), clock, order, gradient (what the optimizer finds is not what backward gave), learning_rate, weight_decay,
+    optimizer_settings (something else than the schedule has written them), advantages (not what the rewards give),
+    settings (changed after the trainer was wrapped), inputs (a row does not carry what the trainer's process sent), or
+    ranks (one did not come to where the others wait for it).
     `detail`: what was expected and what was seen.
     """
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,15 @@ from batchbridge.meaning.findings import Finding, Fix, Verdict
 from batchbridge.reading.read import read
 
 if TYPE_CHECKING:
+    from batchbridge.comparing.beside_open import SizesBesideOpen
     from batchbridge.comparing.releases import ReleaseVerdicts
+    from batchbridge.reading.ways_out import WayOut
     from batchbridge.render.headline import HeadlineFacts
     from batchbridge.render.text import TableRenderer
+
+
+NOTEBOOK = 860
+"""Pixels of a picture in a notebook."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -41,16 +48,28 @@ class Check:
     refused: tuple[str, ...] = ()
     """Keys that decide the sizes of batches in some release, and that the one of `reading` does not declare: its
     numbers are those of another configuration."""
+    beside_open: SizesBesideOpen | None = None
+    """The sizes beside settings that are open, where these keep `reading` from a meaning and decide no size."""
     keep: Callable[[Finding], bool] | None = None
     """The findings that count; None: all. `reading` has them all, and so has what `enforcement` rests on."""
+    departing: tuple[Finding, ...] = ()
+    """The findings that the run is not what is expected of it. They are the project's: a run of it is followed none the
+    less."""
+    asked: Mapping[str, Any] | None = None
+    """The arguments of `read` that it was read with; None: a `Reading`, or an object of the framework's."""
 
     def __repr__(self) -> str:
         return brief(self, self.name, self.counted)
 
     @cached_property
     def counted(self) -> Reading:
-        """`reading` with the findings that count."""
-        return self.reading.keeping(self.keep)
+        """`reading` with the findings that count, behind them what departs from the expected."""
+        said = (
+            replace(self.reading, findings=(*self.reading.findings, *self.departing))
+            if self.departing
+            else self.reading
+        )
+        return said.keeping(self.keep)
 
     @property
     def verdict(self) -> Verdict:
@@ -65,7 +84,7 @@ class Check:
     @cached_property
     def _differs(self) -> tuple[Finding, ...]:
         """The finding that known releases judge it differently, where the one of `reading` finds it valid."""
-        if self.judged is None or self.judged.verdict == self.counted.verdict:
+        if self.judged is None or self.counted.verdict in (self.judged.verdict, "invalid"):
             return ()
         valid = [span.name for span in self.judged.spans if span.verdict == "valid"]
         message = f"valid under {self.reading.framework} {', '.join(valid)}, not under every known release"
@@ -81,22 +100,37 @@ class Check:
         return enforcement_of(plugins.adapters().get(self.reading.framework), self.reading)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types: the reading's, with `enforcement`, and `releases` where no version was named."""
+        """JSON types: the reading's, with `enforcement`; `sizes_beside_open` where it has them, and `releases` where no
+        version was named."""
         said = {**self.counted.to_dict(), "enforcement": self.enforcement.to_dict()}
+        if self.beside_open is not None:
+            said["sizes_beside_open"] = self.beside_open.to_dict()
         return said if self.judged is None else {**said, "releases": [span.to_dict() for span in self.judged.spans]}
+
+    @cached_property
+    def ways_out(self) -> tuple[tuple[Finding, tuple[WayOut, ...]], ...]:
+        """The errors that have several ways out, with what each makes of devices and batches; each is read again."""
+        wrong = [found for found in self.counted.findings if found.severity == "error" and not found.undecided]
+        if self.asked is None or all(len(found.fixes) < 2 for found in wrong):
+            return ()
+        from batchbridge.reading.ways_out import trying, ways_out
+
+        said = {key: value for key, value in self.asked.items() if key != "source"}
+        tried = partial(trying, self.asked["source"], self.reading, **said)
+        return ways_out(wrong, tried, said["world_size"])
 
     @property
     def _beside(self) -> HeadlineFacts:
         """The facts that stand beside the verdict."""
         from batchbridge.render.headline import HeadlineFacts
 
-        return HeadlineFacts(self.judged, self.devices, self.example, self.nowhere, self.refused)
+        return HeadlineFacts(self.judged, self.devices, self.example, self.nowhere, self.refused, self.beside_open)
 
-    def text(self, *, verbose: bool = False) -> str:
-        """The text for a person; verbose: as `batchbridge check -v` prints it."""
+    def text(self, table: TableRenderer | None = None, *, verbose: bool = False) -> str:
+        """The text for a person. table: draws tables, by default plain ones; verbose: as `batchbridge check -v`."""
         from batchbridge.render import text
 
-        told = (self.name, self.counted, self.enforcement)
+        told = (self.name, self.counted, table or text.plain_table, self.ways_out, self.enforcement)
         return text.check(*told, verbose=verbose, beside=self._beside)
 
     def __str__(self) -> str:
@@ -110,13 +144,18 @@ class Explanation(Check):
     """
 
     def _repr_html_(self) -> str:
-        return self.reading._repr_html_()
+        from batchbridge.render.torn import sizes_picture
+
+        drawn = sizes_picture(self.reading.supposed, NOTEBOOK)
+        lines = (drawn or "").splitlines()
+        picture = "".join(map(str.strip, lines))  # one line, as every fragment is
+        return self.reading._repr_html_() + (f'<div class="batchbridge">{picture}</div>' if picture else "")
 
     def text(self, table: TableRenderer | None = None, *, verbose: bool = False) -> str:
         """The text for a person. table: draws tables, by default plain ones; verbose: as `batchbridge explain -v`."""
         from batchbridge.render import text
 
-        told = (self.name, self.reading, table or text.plain_table, self.enforcement)
+        told = (self.name, self.reading, table or text.plain_table, self.ways_out, self.enforcement)
         return text.explain(*told, verbose=verbose, beside=self._beside)
 
 
@@ -165,6 +204,7 @@ def check(
     command: int | None = None,
     name: str | None = None,
     keep: Callable[[Finding], bool] | None = None,
+    expect: Mapping[str, Any] | None = None,
 ) -> Check:
     """The findings of a configuration: what is wrong with it, where, and the nearest fixes.
 
@@ -178,16 +218,37 @@ def check(
         command: Which training command of a launch script, counted from 1.
         name: The configuration's name in the text; by default its path.
         keep: Findings for which this is false do not count, neither in the list nor in the verdict; by default all do.
+        expect: What the run should be: canonical fields and derived numbers by name, and `equivalent_to` with a path.
+            A departure is an error, BB045.
 
     Returns:
         The findings with their verdict, and the text that `batchbridge check` prints.
 
     Raises:
         TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
-        ValueError: A size is below 1.
+        ValueError: A size is below 1; `expect` has a name that a run has not.
     """
     said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
-    return Check(**_fields(source, name, framework, version, keep, said), keep=keep)
+    fields = _fields(source, name, framework, version, keep, said)
+    departing: tuple[Finding, ...] = ()
+    if expect:
+        from batchbridge.comparing.expectations import departures
+
+        departing = departures(fields["reading"], expect)
+    return Check(**fields, keep=keep, departing=departing)
+
+
+def _unnamed(reading: Reading, version: str | None) -> str:
+    """The commit that is named in place of a version, by the user or by a pin of the repository; empty: none is."""
+    if version is None:
+        pinned = (one.message for one in reading.findings if one.code == "BB024")
+        return next(pinned, "") if reading.framework_version is None else ""
+    if "git+" not in version and "." in version:
+        return ""
+    from batchbridge.reading.pins import commit_of
+
+    commit = commit_of(version)
+    return "" if commit is None else f"{commit} of git's is named, which is no release"
 
 
 def _fields(
@@ -205,11 +266,14 @@ def _fields(
     nowhere: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     example: Reading | None = None
+    beside_open: SizesBesideOpen | None = None
     if not isinstance(source, Reading):
-        if reading.framework_version is None:
+        why = _unnamed(reading, version)
+        if reading.framework_version is None or (why and reading.spec is None):
             from batchbridge.comparing.releases import judged
 
             found = judged(source, reading.framework, keep, **said)
+            found = found and replace(found, unnamed=why)
             reading = reading if found is None else found.reading
         adapter = plugins.adapters().get(reading.framework)
         if adapter is not None and any(one.code in adapter.undeclared for one in reading.findings):
@@ -231,7 +295,20 @@ def _fields(
 
             devices = valid_devices(source, reading, keep, **said)
             example = example_of(source, reading, devices, **said)
+        if reading.spec is None and reading.native and reading.verdict == "undecided":
+            from batchbridge.comparing.beside_open import sizes_beside_open
+
+            beside_open = sizes_beside_open(source, reading, **said)
     path = source.path if isinstance(source, Source) else source
     called = name or (str(path) if isinstance(path, str | Path) else "arguments")
-    beside = {"judged": found, "devices": devices, "example": example, "nowhere": nowhere, "refused": refused}
+    readable = isinstance(source, str | Path | Mapping | list | tuple)
+    settings = readable or (isinstance(source, Source) and source.native is None)
+    beside: dict[str, Any] = {
+        "judged": found,
+        "devices": devices,
+        "example": example,
+        "nowhere": nowhere,
+        "refused": refused,
+    }
+    beside |= {"beside_open": beside_open, "asked": {"source": source, **said} if settings else None}
     return {"name": called, "reading": reading, **beside}

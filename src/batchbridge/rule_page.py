@@ -6,6 +6,7 @@ wrong with it is read when the page is asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +16,11 @@ from batchbridge.contract.error_text import RuleRow
 from batchbridge.contract.reading import Reading
 from batchbridge.meaning.findings import Finding
 from batchbridge.reading import read as reader
-from batchbridge.reading.arguments import as_read
 from batchbridge.reading.problems import PROBLEMS, PROBLEMS_OF_PLUGINS
 
 ExampleSettings = Mapping[str, Any]
-"""A configuration as data: `values` or `argv`, `version`, and `world_size` and `dataset_size` where they are needed."""
+"""A configuration as data: `values`, `argv` or the text of a `program`, `version`, and `world_size` and `dataset_size`
+where they are needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,11 @@ class RulePage:
 
 
 def rule(code: str) -> RulePage | None:
-    """The page of a rule, or of a problem of what was given; None where no installed adapter knows the code."""
+    """The page of a rule, or of a problem of what was given; None where no installed adapter knows the code. `TRL-21`
+    is BB-TRL-021."""
     code = code.upper()
+    if short := re.fullmatch(r"(?:BB-)?([A-Z]\w*)-(\d{1,3})", code):
+        code = f"BB-{short[1]}-{short[2]:0>3}"
     framework = known_rules().get(code)
     if framework is not None:
         return _page(code, framework)
@@ -80,7 +84,7 @@ def known_rules() -> dict[str, str]:
 
 def read_example(framework: str, example: ExampleSettings) -> Reading:
     """A reading of an example, as `batchbridge.read` would give it."""
-    source, context = as_read(example)
+    source, context = reader.as_read(example)
     return reader.read_source(source, plugins.adapters()[framework], context)
 
 

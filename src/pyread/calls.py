@@ -52,7 +52,8 @@ _STARTS = frozenset(
     }
 )
 """Functions that start a command, which is the first word or, behind a file, the second."""
-_ENDS = ("sys.exit", "exit", "quit", "os._exit")
+ENDS = ("sys.exit", "exit", "quit", "os._exit")
+"""Functions that end the program."""
 
 LoadFile = Callable[[str], Any]
 """A path that the program opens, to the settings in that file; None where it has none."""
@@ -309,7 +310,7 @@ class Calls(Expressions):
 
     def call_symbol(self, name: str, positional: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
         """The value of a call of something that is known by its full name alone."""
-        if name in _ENDS:
+        if name in ENDS:
             raise Ended
         first = positional[0] if positional else None
         of_environment = isinstance(first, Symbol) and first.name == "os.environ"

@@ -42,6 +42,8 @@ class Expressions(ABC):
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
         self.left = MOST_EXPRESSIONS
+        self.caught = 0
+        """The handlers around the present statement that go on where it fails."""
         self.filters = False
         """Whether names were held against those that a class takes, which is not read."""
 
@@ -351,7 +353,7 @@ class Expressions(ABC):
     def _arguments(self, node: ast.Call, scope: Scope) -> tuple[list[Any], dict[str, Any], Call]:
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
-        call = Call("", scope.place(node), only_if=self.conditions())
+        call = Call("", scope.place(node), only_if=self.conditions(), node=node, caught=self.caught > 0)
         for part in node.args:
             if isinstance(part, ast.Starred):
                 more = self.value(part.value, scope)

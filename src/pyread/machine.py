@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyread.calls import Calls, Ended, LoadFile, LoopEnds, Returned, default_of
+from pyread.calls import ENDS, Calls, Ended, LoadFile, LoopEnds, Returned, default_of
 from pyread.expressions import one_of
 from pyread.values import Class, Function, Instance, Place, Scope, Symbol, Undecided, UnknownValue, named, same, text_of
 
@@ -35,6 +35,7 @@ class Machine(Calls):
         self.imported: set[str] = set()
         self.names: set[str] = set()
         self.functions: list[Function] = []
+        self.trees: dict[str, ast.Module] = {}
         self._modules: dict[str, Scope] = {}
         self._left = MOST_STATEMENTS
         self.exhausted = False
@@ -51,6 +52,7 @@ class Machine(Calls):
 
     def run_module(self, tree: ast.Module, scope: Scope) -> None:
         """Reads a module from its first statement to its last."""
+        self.trees[scope.file] = tree
         try:
             self.run(tree.body, scope)
         except (Ended, Returned, LoopEnds, RecursionError):
@@ -157,8 +159,10 @@ class Machine(Calls):
         places: dict[str, Place] = {}
         bases: list[str] = []
         declares = any("dataclass" in text_of(one) for one in node.decorator_list)
+        changed = bool(node.keywords) or any("dataclass" not in text_of(one) for one in node.decorator_list)
         for base in node.bases:
             found = self.value(base, scope)
+            changed = changed or not isinstance(found, (Class, Symbol)) or (isinstance(found, Class) and found.changed)
             if isinstance(found, Class):
                 bases += [found.name, *found.bases]
                 own |= found.own
@@ -173,7 +177,7 @@ class Machine(Calls):
             for name in _names_of(part):
                 places[name] = scope.place(part)
         own |= {name: default_of(value) for name, value in inner.names.items()}
-        scope.names[node.name] = Class(node.name, tuple(bases), own, tuple(fields), places, declares)
+        scope.names[node.name] = Class(node.name, tuple(bases), own, tuple(fields), places, declares, changed)
 
     def _run_Assign(self, node: ast.Assign, scope: Scope) -> None:
         value = self.value(node.value, scope)
@@ -327,7 +331,12 @@ class Machine(Calls):
 
     def _run_Try(self, node: ast.Try | ast.TryStar, scope: Scope) -> None:
         before = dict(scope.names)
-        self.run(node.body, scope)
+        caught = any(map(_goes_on, node.handlers))
+        self.caught += caught
+        try:
+            self.run(node.body, scope)
+        finally:
+            self.caught -= caught
         self.run(node.orelse, scope)
         after = dict(scope.names)
         for handler in node.handlers:
@@ -347,6 +356,20 @@ class Machine(Calls):
         self.run(node.finalbody, scope)
 
     _run_TryStar = _run_Try
+
+
+def _goes_on(handler: ast.ExceptHandler) -> bool:
+    """Whether the program goes on behind a handler that a wrong call may come to."""
+    last = handler.body[-1]
+    ends = isinstance(last, ast.Raise) or (
+        isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and text_of(last.value.func) in ENDS
+    )
+    caught = ("all of them",) if handler.type is None else [text_of(one) for one in _alternatives(handler.type)]
+    return not ends and any(one in ("all of them", "TypeError", "Exception", "BaseException") for one in caught)
+
+
+def _alternatives(node: ast.expr) -> Sequence[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else (node,)
 
 
 def _names_of(part: ast.stmt) -> list[str]:

@@ -10,20 +10,26 @@ from typing import NamedTuple
 from pyread.calls import LoadFile
 from pyread.machine import FindModule, Machine
 from pyread.notebook import NotebookCode, code_of_notebook
+from pyread.uses import Uses
 from pyread.values import Call, Place, Scope, StartedCommand
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*==\s*([0-9][\w.+]*)")
+
+
+_OF_GIT = re.compile(r"(git\+[^\s\"'#]*/([A-Za-z][\w.-]*?)(?:\.git)?/?(?:@[^\s\"';#]+)?)(?=[\s\"';#]|$)")
 
 
 class Program(NamedTuple):
     """The objects that a Python program builds.
 
     calls: of classes, in the order in which they run. imported: full names of modules that are not the program's own.
-    pins: distribution to the version that a cell installs. unread: numbers of a notebook's cells that are not Python.
-    assumed: questions to the machine that were answered as a machine that trains would. whole: whether it was read to
-    its end, within the bounds of `machine`. started: commands that it starts as processes. declared: names that its own
-    parsers and dataclasses take from the command line. filters: it leaves out itself what a class does not take.
-    composes: folder and name of what `hydra.main` composes for it. names: full names of what it imports from modules.
+    pins: distribution to the version, or the reference of git's, that a cell installs. unread: numbers of a
+    notebook's cells that are not Python. assumed: questions to the machine that were answered as a machine that
+    trains would. whole: whether it was read to its end, within the bounds of `machine`. started: commands that it
+    starts as processes. declared: names that its own parsers and dataclasses take from the command line. filters: it
+    leaves out itself what a class does not take. composes: folder and name of what `hydra.main` composes for it.
+    names: full names of what it imports from modules. trees: file to its statements, of the program and each of its
+    modules; the first is the program's own.
     """
 
     calls: tuple[Call, ...]
@@ -37,6 +43,15 @@ class Program(NamedTuple):
     filters: bool = False
     composes: tuple[str, str] | None = None
     names: frozenset[str] = frozenset()
+    trees: Mapping[str, ast.Module] = {}
+
+    def uses(self, call: Call) -> frozenset[str] | None:
+        """The attributes that the program asks for of the object of a call; None where it hands the object to what is
+        not seen, or has a part that was not read."""
+        tree = self.trees.get(call.place.file)
+        if call.node is None or tree is None or self.unread or not self.whole:
+            return None
+        return Uses(tree, main=call.place.file == next(iter(self.trees))).of(call.node)
 
 
 class NotPython(Exception):
@@ -84,6 +99,7 @@ def read_python(
         machine.filters,
         machine.composes,
         frozenset(machine.names),
+        dict(machine.trees),
     )
 
 
@@ -103,6 +119,7 @@ def _pins(shell: Sequence[str]) -> dict[str, str]:
         installs = goes_on or "install" in line
         if installs:
             found |= {name.lower().replace("_", "-"): version for name, version in _PIN.findall(line)}
+            found |= {name.lower().replace("_", "-"): reference for reference, name in _OF_GIT.findall(line)}
         goes_on = installs and line.endswith("\\")
     return found
 

@@ -112,11 +112,20 @@ class Class:
     places: Mapping[str, Place]
     declares: bool
     """Whether its constructor takes the fields: a dataclass, or a class of pydantic's."""
+    changed: bool = False
+    """Whether something that is not read may make another class of it: a decorator, a metaclass, an ancestor."""
 
     @property
     def methods(self) -> frozenset[str]:
         """The names of its methods, and of those of ancestors that the program has."""
         return frozenset(name for name, member in self.own.items() if isinstance(member, Function))
+
+    @property
+    def asked_of_itself(self) -> frozenset[str]:
+        """The names of attributes that its methods ask of itself."""
+        nodes = (member.node for member in self.own.values() if isinstance(member, Function))
+        parts = (part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Attribute))
+        return frozenset(part.attr for part in parts if isinstance(part.value, ast.Name) and part.value.id == "self")
 
     @property
     def repeated_over(self) -> frozenset[str]:
@@ -134,6 +143,7 @@ class Call:
     loose: what stands behind `**` and is not known. only_if: conditions that only running would decide. parsed: the
     program's own command line sets the rest of the arguments. fields: names that classes of the program declare.
     methods: names of the methods that the class has from classes of the program. made_of: the class, if it is one.
+    node: the call as it is written. caught: a handler goes on where the call fails.
     """
 
     name: str
@@ -148,6 +158,21 @@ class Call:
     fields: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
     made_of: Class | None = None
+    node: ast.Call | None = None
+    caught: bool = False
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The arguments that the call itself gives by name."""
+        return () if self.node is None else tuple(one.arg for one in self.node.keywords if one.arg is not None)
+
+    @property
+    def unpacked(self) -> bool:
+        """Whether it may give others, too: behind `*` or `**`, or as the dots of an excerpt."""
+        if self.node is None:
+            return True
+        starred = any(isinstance(one, ast.Starred) or ast.unparse(one) == "..." for one in self.node.args)
+        return starred or any(one.arg is None for one in self.node.keywords)
 
     def is_a(self, *names: str) -> bool:
         """Whether the class, or an ancestor of it, has one of these last names."""

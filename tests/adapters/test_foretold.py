@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import PlanError
 from batchbridge.reading.read import read, read_source
 from batchbridge.running.wrap import planned
+from batchbridge_on_cpu.scripts import module_at
 
 HERE = Path(__file__).parent
 PROMPTS = 17398
@@ -146,12 +146,7 @@ TRAINERS: dict[str, Callable[[Reading], Any]] = {
 
 def contract_of(framework: str) -> ModuleType:
     file = HERE / framework / f"test_contract_{framework}.py"
-    spec = importlib.util.spec_from_file_location(f"contract_of_{framework}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(file, f"contract_of_{framework}")
 
 
 def commands(framework: str) -> Iterator[list[str]]:

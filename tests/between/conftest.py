@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from batchbridge.cli.main import main
 from batchbridge.contract import plugins
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,13 +31,24 @@ def frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(frameworks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(frameworks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Run) -> Run:
     """Runs the command line in a fresh folder: (exit code, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
+    return typed
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
 
-    return run
+@pytest.fixture
+def own_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapters of this distribution, and no others."""
+    from registered import adapters
+
+    registry = plugins.load(())
+    for name in adapters():
+        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
+    monkeypatch.setattr(plugins, "_installed", lambda: registry)
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new folder, as the working folder."""
+    monkeypatch.chdir(tmp_path)

@@ -42,6 +42,7 @@ PASTED = {
 SAID = {
     "trl-evaluation-batch": "ValueError: The global eval batch size (8 * 7) must be divisible by the number of "
     "generations used for evaluation (6).",
+    "trl-trainer-arguments": "TypeError: GRPOTrainer.__init__() got an unexpected keyword argument 'tokenizer'",
     "trl-two-generations": "ValueError: GRPO requires at least 2 generations per prompt to calculate the advantages.",
     "trl-two-rollout-sizes": "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both "
     "configured at the same time",

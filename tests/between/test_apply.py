@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import json
 import shlex
 from collections.abc import Callable
@@ -11,13 +10,11 @@ from pathlib import Path
 
 import pytest
 from real import text_of
-from registered import adapters
 
 import batchbridge
-from batchbridge.cli.main import main
-from batchbridge.contract import plugins
 
 Run = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("own_adapters", "empty_folder")
 RECIPE = """\
 # mine, and every word of it stays
 model_name_or_path: a/b  # small
@@ -29,26 +26,6 @@ output_dir: out
 TRL = ("--framework", "trl", "--framework-version", "1.16.0")
 
 
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The adapters of this distribution, and no others; a fresh folder."""
-    registry = plugins.load(())
-    for name in adapters():
-        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
-    monkeypatch.setattr(plugins, "_installed", lambda: registry)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Run:
-    def here(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return here
-
-
 def changed(before: str, after: str) -> list[str]:
     """Lines that went, and that came."""
     return [
@@ -58,10 +35,10 @@ def changed(before: str, after: str) -> list[str]:
     ]
 
 
-def test_a_choice_is_written_into_a_recipe_whose_comments_stay(here: Run) -> None:
+def test_a_choice_is_written_into_a_recipe_whose_comments_stay(typed: Run) -> None:
     Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
     scale = ("scale", "recipe.yaml", *TRL, "--from", "8", "--world-size", "6")
-    code, out, _ = here(*scale, "--apply", "2", "-o", "six.yaml")
+    code, out, _ = typed(*scale, "--apply", "2", "-o", "six.yaml")
     assert code == 0, out
     assert changed(RECIPE, Path("six.yaml").read_text(encoding="utf-8")) == [
         "-gradient_accumulation_steps: 4   # on 8 devices",
@@ -72,7 +49,7 @@ def test_a_choice_is_written_into_a_recipe_whose_comments_stay(here: Run) -> Non
         "2, a smaller optimizer step, 6 devices: written to six.yaml; recipe.yaml stays as it is; 1 setting changed"
     )
     check = shlex.split(out.partition("\nNext\n")[2])[1:]
-    assert here(*check)[0] == 0
+    assert typed(*check)[0] == 0
     six = batchbridge.read("six.yaml", framework="trl", version="1.16.0", world_size=6)
     assert six.derived["completions_per_step"] == 480
 
@@ -85,11 +62,11 @@ steps_per_generation: 8  # of 16 devices
 """
 
 
-def test_a_setting_that_contradicts_a_choice_goes(here: Run) -> None:
+def test_a_setting_that_contradicts_a_choice_goes(typed: Run) -> None:
     Path("recipe.yaml").write_text(SAID_IN_STEPS, encoding="utf-8")
     scale = ("scale", "recipe.yaml", *TRL, "--from", "16", "--world-size", "8")
-    assert "generation_batch_size = 256 (was unset), steps_per_generation removed (was 8)" in here(*scale)[1]
-    code, out, _ = here(*scale, "--apply", "1", "-o", "eight.yaml")
+    assert "generation_batch_size = 256 (was unset), steps_per_generation removed (was 8)" in typed(*scale)[1]
+    code, out, _ = typed(*scale, "--apply", "1", "-o", "eight.yaml")
     assert code == 0, out
     eight, before = (
         batchbridge.read(file, framework="trl", version="1.16.0", world_size=size)
@@ -100,38 +77,38 @@ def test_a_setting_that_contradicts_a_choice_goes(here: Run) -> None:
     options = "--num_generations 8 --per_device_train_batch_size 2 --gradient_accumulation_steps 3"
     Path("run.sh").write_text(f"trl grpo {options} --steps_per_generation 8\n", encoding="utf-8")
     words = ("scale", "run.sh", *TRL, "--from", "16", "--world-size", "8", "--apply", "1", "-o", "eight.sh")
-    code, out, _ = here(*words)
+    code, out, _ = typed(*words)
     assert (code, "steps_per_generation contradicts the rest: take it out of line 1" in out) == (2, True), out
 
 
-def test_a_choice_is_written_into_a_script_of_options_that_have_other_names_today(here: Run) -> None:
+def test_a_choice_is_written_into_a_script_of_options_that_have_other_names_today(typed: Run) -> None:
     words = "--rollout_batch_size 1024 --n_samples_per_prompt 2 --train_batch_size 32 --advantage_estimator rloo"
     script = f"python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 1 --actor_num_gpus_per_node 2 {words}\n"
     Path("run.sh").write_text(script, encoding="utf-8")
     scale = ("scale", "run.sh", "--framework-version", "0.9.0", "--world-size", "1")
-    code, out, _ = here(*scale, "--apply", "1", "-o", "one.sh")
+    code, out, _ = typed(*scale, "--apply", "1", "-o", "one.sh")
     assert code == 0, out
     assert Path("one.sh").read_text(encoding="utf-8") == script.replace("per_node 2", "per_node 1")
 
 
-def test_the_file_itself_is_replaced_when_asked(here: Run) -> None:
+def test_the_file_itself_is_replaced_when_asked(typed: Run) -> None:
     Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
     scale = ("scale", "recipe.yaml", *TRL, "--from", "8", "--world-size", "4", "--apply", "1", "-o", "recipe.yaml")
-    code, _, err = here(*scale)
+    code, _, err = typed(*scale)
     assert (code, "--overwrite" in err) == (64, True)
-    assert here(*scale, "--overwrite")[0] == 0
+    assert typed(*scale, "--overwrite")[0] == 0
     assert changed(RECIPE, Path("recipe.yaml").read_text(encoding="utf-8"))[1] == (
         "+gradient_accumulation_steps: 8   # on 8 devices"
     )
 
 
 @pytest.mark.parametrize("above", ["", "# a page\f ends,\u2028so does a line\n"], ids=["plain", "other line ends"])
-def test_a_choice_is_written_into_a_launch_script(above: str, here: Run) -> None:
+def test_a_choice_is_written_into_a_launch_script(above: str, typed: Run) -> None:
     script = text_of("verl").replace("$GPUS", "8").replace("python3 ", f"{above}python3 ", 1)
     Path("run.sh").write_text(script, encoding="utf-8")
     scale = ("scale", "run.sh", "--framework-version", "0.9.1", "--world-size", "6")
-    choice = json.loads(here(*scale, "--json")[1])["results"][0]["choices"][0]
-    code, out, _ = here(*scale, "--apply", "1", "-o", "six.sh", "--json")
+    choice = json.loads(typed(*scale, "--json")[1])["results"][0]["choices"][0]
+    code, out, _ = typed(*scale, "--apply", "1", "-o", "six.sh", "--json")
     assert code == 0, out
     lines = changed(script, Path("six.sh").read_text(encoding="utf-8"))
     assert len(lines) == 2 * len(choice["settings"])
@@ -143,13 +120,13 @@ def test_a_choice_is_written_into_a_launch_script(above: str, here: Run) -> None
 
 
 @pytest.mark.parametrize("framework", ["openrlhf", "easyr1", "open_instruct"])
-def test_every_framework_s_script_is_edited_or_the_setting_is_named(framework: str, here: Run) -> None:
+def test_every_framework_s_script_is_edited_or_the_setting_is_named(framework: str, typed: Run) -> None:
     versions = {"openrlhf": "0.11.2", "easyr1": "0.3.3.dev0", "open_instruct": "2026.8.20"}
     script = text_of(framework)
     Path("run.sh").write_text(script, encoding="utf-8")
     scale = ("scale", "run.sh", "--framework-version", versions[framework], "--world-size", "4")
-    choice = json.loads(here(*scale, "--json")[1])["results"][0]["choices"][0]
-    code, out, _ = here(*scale, "--apply", "1", "-o", "four.sh")
+    choice = json.loads(typed(*scale, "--json")[1])["results"][0]["choices"][0]
+    code, out, _ = typed(*scale, "--apply", "1", "-o", "four.sh")
     if code == 0:
         found = batchbridge.read("four.sh", version=versions[framework])
         assert found.spec is not None
@@ -160,10 +137,10 @@ def test_every_framework_s_script_is_edited_or_the_setting_is_named(framework: s
     assert not Path("four.sh").exists()
 
 
-def test_a_value_that_a_variable_gives_is_left_to_the_user(here: Run) -> None:
+def test_a_value_that_a_variable_gives_is_left_to_the_user(typed: Run) -> None:
     Path("run.sh").write_text(text_of("verl"), encoding="utf-8")
     scale = ("scale", "run.sh", "--framework-version", "0.9.1", "--world-size", "4", "--apply", "1", "-o", "four.sh")
-    code, out, _ = here(*scale)
+    code, out, _ = typed(*scale)
     assert code == 2
     assert out == (
         "run.sh is not edited\n  line 20 does not say trainer.n_gpus_per_node as one plain word: set it to 4 there\n"
@@ -171,13 +148,13 @@ def test_a_value_that_a_variable_gives_is_left_to_the_user(here: Run) -> None:
     assert not Path("four.sh").exists()
 
 
-def test_a_text_that_would_mean_something_else_is_not_written(here: Run) -> None:
+def test_a_text_that_would_mean_something_else_is_not_written(typed: Run) -> None:
     """The word stands twice: what counts is the last one, which is another line's."""
     script = text_of("verl").replace("$GPUS", "8")
     script = script.replace("trainer.total_epochs=15", "trainer.total_epochs=15 trainer.n_gpus_per_node=$MINE")
     Path("run.sh").write_text(script, encoding="utf-8")
     words = ("--framework-version", "0.9.1", "--env", "MINE=8", "--world-size", "4", "--apply", "1", "-o", "four.sh")
-    code, out, _ = here("scale", "run.sh", *words)
+    code, out, _ = typed("scale", "run.sh", *words)
     assert code == 2, out
     assert not Path("four.sh").exists()
 
@@ -186,8 +163,8 @@ def test_a_text_that_would_mean_something_else_is_not_written(here: Run) -> None
     "wrong",
     [("--apply", "1"), ("-o", "x.yaml"), ("--apply", "9", "-o", "x.yaml"), ("--apply", "0", "-o", "x.yaml")],
 )
-def test_a_choice_that_is_not_there_is_a_usage_error(wrong: tuple[str, ...], here: Run) -> None:
+def test_a_choice_that_is_not_there_is_a_usage_error(wrong: tuple[str, ...], typed: Run) -> None:
     Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    code, _, _ = here("scale", "recipe.yaml", *TRL, "--from", "8", "--world-size", "6", *wrong)
+    code, _, _ = typed("scale", "recipe.yaml", *TRL, "--from", "8", "--world-size", "6", *wrong)
     assert code == 64
     assert not Path("x.yaml").exists()

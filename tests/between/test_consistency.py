@@ -25,6 +25,7 @@ from test_properties import FRAMEWORKS, many
 from batchbridge.comparing.differences import compare
 from batchbridge.comparing.scale import scale_with
 from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.kit.config_texts import as_groups
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read, read_source
@@ -50,23 +51,11 @@ def said(case: Case) -> dict[str, Any]:
     }
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as groups, as a framework's own configuration holds them."""
-    made: dict[str, Any] = {}
-    for key, value in values.items():
-        *above, last = key.split(".")
-        group = made
-        for name in above:
-            group = group.setdefault(name, {})
-        group[last] = value
-    return made
-
-
 def wandb_of(values: Mapping[str, Any], place: Path) -> Path:
     """W&B's record of a run with these settings."""
     file = place / "run-20261128_120000-abcd1234" / "files" / "config.yaml"
     file.parent.mkdir(parents=True)
-    own = {"_wandb": {"cli_version": "0.31.0"}, "model_type": "llama", **nested(values)}
+    own = {"_wandb": {"cli_version": "0.31.0"}, "model_type": "llama", **as_groups(values)}
     file.write_text(yaml.safe_dump({key: {"value": value} for key, value in own.items()}), encoding="utf-8")
     return file.parent.parent
 
@@ -80,7 +69,7 @@ def test_the_same_settings_as_a_mapping_and_as_a_past_run_are_one_run(framework:
             past = read(wandb_of(case.values, place), **said(case))
             assert past.spec == case.spec, past.findings
             assert past.verdict == "valid", past.findings
-            (place / "flat.json").write_text(json.dumps({"_wandb": {}, **nested(case.values)}), encoding="utf-8")
+            (place / "flat.json").write_text(json.dumps({"_wandb": {}, **as_groups(case.values)}), encoding="utf-8")
             assert read(place / "flat.json", **said(case)).spec == case.spec
 
     law()
@@ -99,7 +88,7 @@ def test_the_same_settings_as_words_and_as_what_hydra_keeps_are_one_run(framewor
             kept.mkdir()
             (kept / "overrides.yaml").write_text(yaml.safe_dump(overrides), encoding="utf-8")
             past = read(kept / "overrides.yaml", **said(case))
-            (kept / "config.yaml").write_text(yaml.safe_dump(nested(written.values)), encoding="utf-8")
+            (kept / "config.yaml").write_text(yaml.safe_dump(as_groups(written.values)), encoding="utf-8")
             composed = read(place, **said(case))
             log = place / "job.log"
             log.write_text(f"Error executing job with overrides: {overrides!r}\n", encoding="utf-8")
@@ -117,7 +106,9 @@ def test_a_python_program_and_the_mapping_of_its_call_are_one_run() -> None:
         text = ", ".join(f"{key}={value!r}" for key, value in case.values.items() if key != "num_processes")
         with folder() as place:
             program = place / "train.py"
-            program.write_text(f"from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(args=GRPOConfig({text}))\n")
+            program.write_text(
+                f"from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer('m', [len], args=GRPOConfig({text})).train()\n"
+            )
             built = read(program, **said(case))
         assert built.spec == case.spec, built.findings
 

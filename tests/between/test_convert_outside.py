@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 import re
@@ -21,17 +20,16 @@ from registered import adapters
 from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 
 import batchbridge
-from batchbridge.cli.main import main
 from batchbridge.comparing.convert import Conversion, convert_to
 from batchbridge.comparing.effects import BY_FIELD
 from batchbridge.comparing.outside import FILES, MOST_READ, OutsideReport, _accepted, plain_text
-from batchbridge.contract import plugins
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.reading.read import read_source
 
+pytestmark = pytest.mark.usefixtures("own_adapters", "empty_folder")
 RECIPE = """\
 # GRPO with rewards of Open-R1
 model_name_or_path: Qwen/Qwen2.5-1.5B-Instruct
@@ -62,26 +60,6 @@ save_total_limit: 3
 logging_steps: 1
 """
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The adapters of this distribution, and no others; a fresh folder."""
-    registry = plugins.load(())
-    for name in adapters():
-        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
-    monkeypatch.setattr(plugins, "_installed", lambda: registry)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Run:
-    def here(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return here
 
 
 def next_commands(account: str) -> list[list[str]]:
@@ -127,10 +105,10 @@ def test_a_text_that_begins_with_a_dash_is_joined_to_its_option(to: str, tmp_pat
 # ---- the user's story: review 11
 
 
-def test_a_recipe_of_open_r1_becomes_a_script_of_verl_that_runs_once_it_is_filled_in(here: Run) -> None:
+def test_a_recipe_of_open_r1_becomes_a_script_of_verl_that_runs_once_it_is_filled_in(typed: Run) -> None:
     Path("demo.yaml").write_text(RECIPE, encoding="utf-8")
     words = ("convert", "demo.yaml", "--framework-version", "0.18.0", "--gpus", "8", "--to", "verl")
-    code, out, err = here(*words)  # `> run_verl.sh`
+    code, out, err = typed(*words)  # `> run_verl.sh`
     script = Path("run_verl.sh")
     script.write_text(out, encoding="utf-8")
     assert code == 0, err
@@ -165,7 +143,7 @@ def test_a_recipe_of_open_r1_becomes_a_script_of_verl_that_runs_once_it_is_fille
         "data.train_batch_size=32",
     } <= set(filled.stdout.splitlines())
 
-    code, out, err = here("check", "run_verl.sh", "--framework-version", "0.9.1", "--json")
+    code, out, err = typed("check", "run_verl.sh", "--framework-version", "0.9.1", "--json")
     findings = json.loads(out)["results"][0]["findings"]
     assert (code, json.loads(out)["results"][0]["verdict"]) == (0, "valid"), findings
     assert not [finding for finding in findings if finding["severity"] == "error"]
@@ -173,12 +151,12 @@ def test_a_recipe_of_open_r1_becomes_a_script_of_verl_that_runs_once_it_is_fille
     assert open_ones["message"].endswith("data.train_files, data.val_files, reward.custom_reward_function.path")
 
 
-def test_the_way_back_finds_model_data_and_logs_again(here: Run) -> None:
+def test_the_way_back_finds_model_data_and_logs_again(typed: Run) -> None:
     Path("demo.yaml").write_text(RECIPE, encoding="utf-8")
     there = ("--framework-version", "0.18.0", "--gpus", "8", "--to", "verl", "-o", "run_verl.sh")
-    assert here("convert", "demo.yaml", *there)[0] == 0
+    assert typed("convert", "demo.yaml", *there)[0] == 0
     back = ("--framework-version", "0.9.1", "--to", "open-r1", "--to-version", "0.18.0", "-o", "back.yaml")
-    code, out, err = here("convert", "run_verl.sh", *back)
+    code, out, err = typed("convert", "run_verl.sh", *back)
     assert code == 0, out + err
     text = Path("back.yaml").read_text(encoding="utf-8")
     for line in (
@@ -191,7 +169,7 @@ def test_the_way_back_finds_model_data_and_logs_again(here: Run) -> None:
         'run_name: "first-try"',
     ):
         assert line in text, text
-    code, out, _ = here(*next_commands(out)[0], "--json")
+    code, out, _ = typed(*next_commands(out)[0], "--json")
     notes = [finding["message"] for finding in json.loads(out)["results"][0]["findings"] if finding["code"] == "BB018"]
     assert (code, json.loads(out)["results"][0]["verdict"]) == (0, "valid")
     assert notes == [
@@ -201,12 +179,12 @@ def test_the_way_back_finds_model_data_and_logs_again(here: Run) -> None:
 
 
 @pytest.mark.shared
-def test_the_real_demo_of_open_r1_is_converted(here: Run, shared: Path) -> None:
+def test_the_real_demo_of_open_r1_is_converted(typed: Run, shared: Path) -> None:
     recipe = shared / "configs" / "open-r1" / "Qwen2.5-1.5B-Instruct" / "grpo" / "config_demo.yaml"
     words = ("--framework", "open_r1", "--framework-version", "0.18.0", "--gpus", "8", "--to", "verl", "-o", "run.sh")
-    code, out, _ = here("convert", str(recipe), *words)
+    code, out, _ = typed("convert", str(recipe), *words)
     assert code == 0, out
-    assert here(*next_commands(out)[0])[0] == 0
+    assert typed(*next_commands(out)[0])[0] == 0
 
 
 @pytest.fixture
@@ -221,18 +199,18 @@ def shared() -> Path:
 
 
 @pytest.mark.parametrize(("one", "other"), list(permutations(sorted(adapters()), 2)))
-def test_every_pair_writes_what_lacks_nothing_but_its_variables(one: str, other: str, here: Run) -> None:
+def test_every_pair_writes_what_lacks_nothing_but_its_variables(one: str, other: str, typed: Run) -> None:
     Path(name_of(one)).write_text(text_of(one), encoding="utf-8")
     world = ("--world-size", "8") if name_of(one) == "recipe.yaml" else ()
     source = ("--framework", one, "--framework-version", VERSIONS[one], *world, "--dataset-size", str(DATASET))
     suffix = "yaml" if other in ("trl", "open_r1") else "sh"
     to = ("--to", other, "--to-version", VERSIONS[other], "--allow-lossy")
     words = ("convert", name_of(one), *source, *to, "-o", f"out.{suffix}")
-    code, account, err = here(*words)
+    code, account, err = typed(*words)
     assert code == 0, account + err
-    (told,) = json.loads(here(*words, "--overwrite", "--json")[1])["results"]
+    (told,) = json.loads(typed(*words, "--overwrite", "--json")[1])["results"]
     check, difference = next_commands(account)
-    code, out, _ = here(*check, "--json")
+    code, out, _ = typed(*check, "--json")
     (found,) = json.loads(out)["results"]
     assert (code, found["verdict"]) == (0, "valid"), found["findings"]
     missing = {place["key"] for one in found["findings"] if one["code"] == "BB018" for place in one["where"]}
@@ -243,7 +221,7 @@ def test_every_pair_writes_what_lacks_nothing_but_its_variables(one: str, other:
     variables = {report["target_key"] for report in told["outside"] if report["status"] == "fill in"}
     assert missing == variables
     assert variables or other == "open_instruct", "no framework runs without a model or rewards"
-    assert here(*difference)[0] in (0, 3, 4)
+    assert typed(*difference)[0] in (0, 3, 4)
 
 
 # ---- words of a shell, lines of a comment
@@ -320,10 +298,10 @@ def test_a_key_with_keys_below_it_is_no_crash() -> None:
     assert found.written.values["reward_funcs"] == ["f"]
 
 
-def test_a_value_that_a_script_leaves_open_is_no_value(here: Run) -> None:
+def test_a_value_that_a_script_leaves_open_is_no_value(typed: Run) -> None:
     Path("run.sh").write_text(text_of("verl").replace("data.train", "actor_rollout_ref.model.path=$MY data.train", 1))
     words = ("--framework-version", "0.9.1", "--dataset-size", str(DATASET), "--to", "easyr1", "--allow-lossy")
-    out = here("convert", "run.sh", *words)[1]
+    out = typed("convert", "run.sh", *words)[1]
     assert 'worker.actor.model.model_path="${MODEL:?}"' in out
     assert "# fill in: MODEL     $MY as a model's folder" in out
     assert "=$MY" not in out
@@ -489,14 +467,14 @@ def test_what_is_rare_is_said_by_the_row_and_its_values() -> None:
     assert not BY_FIELD["objective.dual_clip"].rare(3.0, 1.1)
 
 
-def test_differences_in_rare_steps_are_written_unless_it_is_strict(here: Run) -> None:
+def test_differences_in_rare_steps_are_written_unless_it_is_strict(typed: Run) -> None:
     Path("demo.yaml").write_text(RECIPE, encoding="utf-8")
     words = ("convert", "demo.yaml", "--framework-version", "0.18.0", "--gpus", "8", "--to", "verl")
-    code, out, err = here(*words, "--strict")
+    code, out, err = typed(*words, "--strict")
     assert (code, out) == (3, "")
     assert "nothing was written: 2 fields would mean something else" in err
-    assert here(*words, "--strict", "--allow-lossy")[0] == 0
-    _, _, err = here(*words)
+    assert typed(*words, "--strict", "--allow-lossy")[0] == 0
+    _, _, err = typed(*words)
     assert "Different in rare steps only (--strict refuses that)\n  objective.kl_clamp: - -> 10 nats\n" in err
     reading = batchbridge.read("demo.yaml", version="0.18.0", world_size=8)
     assert [batchbridge.convert(reading, "verl", strict=strict).verdict for strict in (False, True)] == [
@@ -505,10 +483,10 @@ def test_differences_in_rare_steps_are_written_unless_it_is_strict(here: Run) ->
     ]
 
 
-def test_a_difference_in_every_step_is_refused(here: Run) -> None:
+def test_a_difference_in_every_step_is_refused(typed: Run) -> None:
     Path("demo.yaml").write_text(RECIPE.replace("cosine", "linear"), encoding="utf-8")
     words = ("convert", "demo.yaml", "--framework-version", "0.18.0", "--gpus", "8", "--to", "verl", "-o", "run.sh")
-    code, out, _ = here(*words)
+    code, out, _ = typed(*words)
     assert code == 3
     assert "  nothing was written: 1 field would mean something else, see below; --allow-lossy accepts that\n" in out
     assert not Path("run.sh").exists()
@@ -518,18 +496,18 @@ def test_a_difference_in_every_step_is_refused(here: Run) -> None:
 # ---- the version of the target
 
 
-def test_the_version_is_what_the_repository_pins(here: Run) -> None:
+def test_the_version_is_what_the_repository_pins(typed: Run) -> None:
     Path("demo.yaml").write_text(RECIPE, encoding="utf-8")
     Path("requirements.txt").write_text("verl==0.7.1\n", encoding="utf-8")
     words = ("convert", "demo.yaml", "--framework-version", "0.18.0", "--gpus", "8", "--to", "verl", "-o", "run.sh")
     words += ("--allow-lossy",)
-    _, out, _ = here(*words)
+    _, out, _ = typed(*words)
     assert "to verl 0.7.1 (pinned by requirements.txt:1): " in out
     assert "batchbridge check run.sh --framework-version 0.7.1" in out
-    _, out, _ = here(*words, "--overwrite", "--to-version", "0.9.0")
+    _, out, _ = typed(*words, "--overwrite", "--to-version", "0.9.0")
     assert "to verl 0.9.0: " in out
     Path("requirements.txt").write_text("verl==0.0.7\n", encoding="utf-8")
-    _, out, _ = here(*words, "--overwrite")
+    _, out, _ = typed(*words, "--overwrite")
     assert "to verl 0.9.1 (requirements.txt:1 pins 0.0.7, which is not known: the newest that can say it; " in out
 
 

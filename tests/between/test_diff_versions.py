@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from registered import adapters
 from batchbridge.cli.main import main
 from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.diff_sources import diff
-from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.reading.read import read_source
 
@@ -157,12 +155,10 @@ def test_a_number_of_steps_and_epochs_are_compared_with_the_dataset() -> None:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def shell(
+    own_adapters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
     """Runs the command line with all adapters registered: (exit code, standard output)."""
-    registry = plugins.load(())
-    for name in adapters():
-        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
-    monkeypatch.setattr(plugins, "_installed", lambda: registry)
     monkeypatch.chdir(tmp_path)
     Path("recipe.yaml").write_text("".join(f"{key}: {value}\n" for key, value in TRL.items()), encoding="utf-8")
     flags = " ".join(f"--{key} {value}" for key, value in FLAT.items())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 import shlex
 from pathlib import Path
@@ -15,11 +14,11 @@ from toys import plain_spec, reading_of
 
 from batchbridge.cli.main import main
 from batchbridge.comparing.convert import Conversion, convert_to
-from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.reading import files
 from batchbridge.reading.read import read_source
 
+pytestmark = pytest.mark.usefixtures("own_adapters")
 FORMS = {
     "trl": ("yaml", "python"),
     "open_r1": ("yaml", "python"),
@@ -30,15 +29,6 @@ FORMS = {
 }
 EACH = [(framework, form) for framework, forms in FORMS.items() for form in forms]
 KL = {"objective.kl_placement": "loss", "objective.kl_coefficient": 0.1, "objective.kl_estimator": "k3"}
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The adapters of this distribution, and no others: launch scripts are read with those that are installed."""
-    registry = plugins.load(())
-    for name in adapters():
-        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
-    monkeypatch.setattr(plugins, "_installed", lambda: registry)
 
 
 def written(framework: str, **changes: Any) -> Conversion:

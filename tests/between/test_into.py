@@ -17,7 +17,6 @@ import batchbridge
 from batchbridge.cli.main import main
 from batchbridge.comparing.convert import convert_to
 from batchbridge.comparing.edit_file import EditedFile, convert_into
-from batchbridge.contract import plugins
 from batchbridge.contract.reading import Reading
 
 YAML_FRAMEWORKS = ("trl", "open_r1", "verl", "easyr1")
@@ -222,14 +221,8 @@ def test_a_framework_without_yaml_says_how_it_is_written(framework: str, tmp_pat
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(own_adapters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`a.yaml`, a TRL recipe of one rollout per step, and the files of every framework; all adapters registered."""
-    import importlib
-
-    registry = plugins.load(())
-    for name in adapters():
-        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
-    monkeypatch.setattr(plugins, "_installed", lambda: registry)
     monkeypatch.chdir(tmp_path)
     recipe = "num_generations: 8\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 4\nbeta: 0.04\n"
     Path("a.yaml").write_text(recipe, encoding="utf-8")

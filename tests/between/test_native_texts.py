@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.cli.main import main
 from batchbridge.contract import plugins
 from batchbridge.contract.error_text import RuleRow
 from batchbridge.diagnosis import doctor, nearest, quoted_texts
@@ -126,16 +125,10 @@ TEXT = "ValueError: generation_batch_size (24) must be divisible by num_generati
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Run) -> Run:
     """The command line with the installed adapters, in a fresh folder: (exit code, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return typed
 
 
 SIX = [

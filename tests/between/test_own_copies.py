@@ -17,6 +17,7 @@ from batchbridge.kit.versions import release_after
 from batchbridge_easyr1.copies import FACTS as EASYR1
 from batchbridge_open_instruct.copies import FACTS as OPEN_INSTRUCT
 from batchbridge_openrlhf.copies import FACTS as OPENRLHF
+from batchbridge_openrlhf.settings import options_of
 from batchbridge_trl.copies import FACTS as TRL
 from batchbridge_verl.copies import FACTS as VERL
 
@@ -29,7 +30,7 @@ actor_rollout_ref:
     ulysses_sequence_parallel_size: 1, optim: {lr: 1e-6, warmup_style: constant, lr_warmup_steps: -1}}
   rollout: {name: vllm, n: 1, tensor_model_parallel_size: 1, log_prob_micro_batch_size_per_gpu: 8}
 algorithm: {adv_estimator: gae}
-trainer: {nnodes: 1, n_gpus_per_node: 8, total_epochs: 1}
+trainer: {nnodes: 1, n_gpus_per_node: 8, total_epochs: 1, total_training_steps: null}
 """
 RUN = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4"
 
@@ -123,6 +124,48 @@ def test_an_error_of_a_releases_rule_is_open_where_the_code_is_not_its(
 
 
 @pytest.mark.parametrize(
+    ("release", "passes", "rollouts"),
+    [("0.2.0", 1, 9), ("0.3.0", 2, 10)],  # 0.2 has no loop over ppo_epochs, and leaves its last rollout out
+)
+def test_a_copy_of_old_verl_means_what_its_own_code_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, passes: int, rollouts: int
+) -> None:
+    _verl(tmp_path)
+    _known_as(monkeypatch, VERL, tmp_path / "verl", release)
+    twice = "actor_rollout_ref.actor.ppo_epochs=2 trainer.total_training_steps=10"
+    reading = _read(tmp_path, f"{RUN} {twice}")
+    assert reading.verdict == "valid", _errors(reading)
+    assert reading.spec is not None
+    assert reading.spec.optimizer_step.passes_per_rollout == passes
+    assert reading.spec.horizon.rollouts == rollouts
+    said = reading.spec.objective
+    assert (said.kl_placement, said.dual_clip, said.nonfinite_step) == ("reward", None, "apply")
+    in_the_loss = _read(tmp_path, f"{RUN} actor_rollout_ref.actor.use_kl_loss=True").spec
+    assert in_the_loss is not None
+    assert in_the_loss.objective.kl_placement == "loss"
+    _known_as(monkeypatch, VERL, tmp_path / "verl", "0.4.0")
+    later = _read(tmp_path, f"{RUN} {twice}").spec
+    assert later is not None
+    assert (later.objective.kl_placement, later.objective.dual_clip) == ("none", 3.0)
+
+
+def test_a_mini_batch_that_verl_0_2_shares_out_otherwise_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _verl(tmp_path)
+    _known_as(monkeypatch, VERL, tmp_path / "verl", "0.2.0")
+    reading = _read(tmp_path, f"{RUN} +actor_rollout_ref.actor.fsdp_config.fsdp_size=2")
+    assert (reading.verdict, reading.spec) == ("undecided", None)
+    assert any("fsdp_size = 2" in one.message for one in reading.findings if one.code == "BB039")
+    _known_as(monkeypatch, VERL, tmp_path / "verl", "0.3.0")
+    assert _read(tmp_path, f"{RUN} +actor_rollout_ref.actor.fsdp_config.fsdp_size=2").spec is not None
+
+
+def test_a_release_that_only_copies_have_is_no_version_to_name(tmp_path: Path) -> None:
+    assert _read(tmp_path, RUN, version="0.3.0").spec is None
+
+
+@pytest.mark.parametrize(
     ("place", "line"),
     [
         ("src", ""),
@@ -166,7 +209,7 @@ def test_easyr1s_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -> None:
             "@dataclass\nclass PPOConfig:\n    data: DataConfig = field(default_factory=DataConfig)\n"
             "    worker: WorkerConfig = field(default_factory=WorkerConfig)\n",
             "verl/workers/config.py": "from dataclasses import dataclass\n"
-            "@dataclass\nclass WorkerConfig:\n    own_weight: float = 0.5\n",
+            "@dataclass\nclass WorkerConfig:\n    own_weight: float = 0.5\n    own_words: dict = None\n",
         },
     )
     run = "python3 -m verl.trainer.main data.schedule='[{a: 1}]' worker.own_weight=0.25"
@@ -181,6 +224,8 @@ def test_easyr1s_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -> None:
     config.write_text(text, encoding="utf-8")
     listed = _read(tmp_path, f"{run} data.val_files=[a,b]")  # which the releases declare as text
     assert not [one for one in listed.findings if one.severity == "error" and not one.undecided]
+    of_any_key = _read(tmp_path, f"{run} worker.own_words.low=-1.0 worker.own_words.high=0.5")
+    assert not [one for one in of_any_key.findings if one.severity == "error" and not one.undecided]
     wrong = _read(tmp_path, f"{run} worker.own_wait=1 worker.own_weight=much")
     assert _errors(wrong)[:2] == ["BB-EZR1-003 worker.own_wait", "BB-EZR1-006 worker.own_weight"]
 
@@ -208,6 +253,64 @@ def test_openrlhfs_parser_is_the_settings_of_a_copy(tmp_path: Path, monkeypatch:
     assert [message.partition(":")[0] for message in said] == ["mine is a word that no release takes"]
     wrong = _read(tmp_path, f"{run} --micro_train_batch_size 2")
     assert "BB-ORL-003 micro_train_batch_size" in _errors(wrong)
+
+
+def _parser_of(release: str) -> str:
+    """A parser with the options of a release."""
+    lines = ["import argparse", "parser = argparse.ArgumentParser()"]
+    kinds = {"int": "type=int", "float": "type=float", "str": "type=str", "pair": "type=float, nargs=2"}
+    for name, option in options_of(release).items():
+        if option.kind in ("flag", *kinds):
+            taken = f"{kinds.get(option.kind)}, default={option.default!r}"
+            said = 'action="store_true"' if option.kind == "flag" else taken
+            lines.append(f'parser.add_argument("--{name}", {said})')
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("release", "words", "policy", "kl", "prompts"),
+    [
+        ("0.5.5", "--use_kl_estimator_k3", "sequence_mean", ("reward", "k3"), 96),
+        ("0.6.4", "--packing_samples", "token_mean", ("reward", "k1"), 96),
+        ("0.6.4", "--use_kl_loss --kl_estimator k2", "sequence_mean", ("loss", "k2"), 96),
+        ("0.7.0", "--use_kl_loss --kl_estimator k2", "token_mean", ("loss", "k2"), 96),
+        ("0.7.4", "", "token_mean", ("reward", "k1"), 100),  # one controller, and no replica's share
+    ],
+)
+def test_a_copy_of_old_openrlhf_means_what_its_own_code_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    release: str,
+    words: str,
+    policy: str,
+    kl: tuple[str, str],
+    prompts: int,
+) -> None:
+    program = {"openrlhf/trainer/ppo_trainer.py": "", "openrlhf/cli/train_ppo_ray.py": _parser_of(release)}
+    _write(tmp_path, program)
+    _known_as(monkeypatch, OPENRLHF, tmp_path / "openrlhf", release)
+    sizes = "--rollout_batch_size 100 --n_samples_per_prompt 2 --train_batch_size 64 --micro_train_batch_size 2"
+    devices = "--actor_num_nodes 1 --actor_num_gpus_per_node 8 --pretrain m --remote_rm_url u --prompt_data d"
+    reading = _read(tmp_path, f"python3 -m openrlhf.cli.train_ppo_ray {sizes} {devices} {words}")
+    assert reading.framework_version == release
+    assert reading.spec is not None, reading.findings
+    assert reading.spec.rollout.prompts_per_rollout == prompts
+    assert reading.spec.loss.policy.aggregation == policy
+    assert (reading.spec.objective.kl_placement, reading.spec.objective.kl_estimator) == kl
+    if release == "0.7.0" and "use_kl_loss" in words:
+        assert reading.spec.loss.kl.aggregation == "sequence_mean"
+
+
+def test_a_rule_of_newer_openrlhf_is_open_for_an_old_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = {"openrlhf/trainer/ppo_trainer.py": "", "openrlhf/cli/train_ppo_ray.py": _parser_of("0.5.5")}
+    _write(tmp_path, program)
+    _known_as(monkeypatch, OPENRLHF, tmp_path / "openrlhf", "0.5.5")
+    words = "--actor_num_gpus_per_node 8 --pretrain m --train_batch_size 60 --micro_train_batch_size 8"
+    reading = _read(tmp_path, f"python3 -m openrlhf.cli.train_ppo_ray {words} --prompt_data d --remote_rm_url u")
+    said = [one for one in reading.findings if one.severity == "error"]
+    assert said, "60 is no multiple of 8 devices x 8"
+    assert all(one.undecided for one in said)
+    assert any(one.message.startswith("as 0.8.0 would: ") for one in said)
 
 
 def test_open_instructs_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from trl import GRPOTrainer, ModelConfig, ScriptArguments, TrlParser
 {trainer}
 parser = TrlParser((ScriptArguments, GRPOConfig, ModelConfig))
 script, args, model = parser.parse_args_and_config()
-trainer = {name}(model=model.model_name_or_path, args=args)
+trainer = {name}(model=model.model_name_or_path, reward_funcs=[len], args=args)
 trainer.train()
 """
 COPY_OF_CONFIG = """from transformers import TrainingArguments

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import shlex
 from itertools import permutations
@@ -15,11 +14,11 @@ from registered import adapters
 
 from batchbridge.cli.main import main
 from batchbridge.comparing.effects import leaves
-from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.reading import files
 from batchbridge.reading.read import read_source
 
+pytestmark = pytest.mark.usefixtures("own_adapters", "empty_folder")
 FORM = {
     "trl": "python",
     "open_r1": "into",
@@ -67,16 +66,6 @@ CARRIED = {
     ),
 }
 """No batch settings, and yet in the account of each conversion."""
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The adapters of this distribution, and no others; a fresh folder."""
-    registry = plugins.load(())
-    for name in adapters():
-        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
-    monkeypatch.setattr(plugins, "_installed", lambda: registry)
-    monkeypatch.chdir(tmp_path)
 
 
 def read_back(framework: str, path: Path) -> Reading:

@@ -49,14 +49,16 @@ def test_an_adapters_releases_are_known_to_it_and_in_order(framework: str) -> No
 
 
 def test_a_recipe_is_judged_under_every_release(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(recipe), "--world-size", "8"]) == 4
+    assert main(["check", str(recipe), "--world-size", "8", "-v"]) == 4
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "recipes/demo.yaml: open_r1, no version named: judged under every known one"
-    assert "  0.15.0 to 0.15.2  valid" in lines
-    (off,) = (line for line in lines if line.startswith("  0.19.0 to 0.21.0  valid"))
+    assert lines[0].startswith("recipes/demo.yaml  open_r1 0.26.2  8 devices  VALID")
+    (told,) = (line for line in lines if line.startswith("  no version was named: 0.15.0 to 0.15.2 valid; "))
+    assert "; 0.28.0 invalid (BB-TRL-003); " in told
+    assert "0.26.2, the newest in which it is valid, is shown (--framework-version names one)" in told
+    assert "    0.15.0 to 0.15.2  valid" in lines
+    (off,) = (line for line in lines if line.startswith("    0.19.0 to 0.21.0  valid"))
     assert "kl_coefficient: 0.04 before, 0 now" in off
-    assert "  0.28.0            invalid    BB-TRL-003 torch_dtype, max_prompt_length" in lines
-    assert "Name one with --framework-version. Under 0.26.2, the newest in which it is valid:" in lines
+    assert "    0.28.0            invalid    BB-TRL-003 torch_dtype, max_prompt_length" in lines
 
 
 @pytest.mark.parametrize(
@@ -86,8 +88,9 @@ def test_without_devices_the_numbers_on_which_it_is_valid_are_said(recipe: Path)
     assert valid in f"{batchbridge.check(recipe, version='0.18.0')}\n"
     recipe.write_text(RECIPE)
     assert "valid on every number of 1 to 64 devices" in str(batchbridge.check(recipe, version="0.18.0"))
-    assert "  in every version: BB-TRL-005 the world size is missing" in text
-    assert "Under 0.26.2, the newest without an error:" in text
+    whole = batchbridge.check(recipe).text(verbose=True)
+    assert "    in every version: BB-TRL-005 the world size is missing" in whole
+    assert "; 0.26.2, the newest without an error, is shown (" in text
 
 
 @pytest.mark.parametrize(
@@ -169,7 +172,7 @@ def test_a_checkout_is_known_by_its_files(
 @pytest.mark.parametrize(
     ("framework", "version"),
     [
-        *(("verl", version) for version in ("0.8.0.dev0", "0.8.0.dev", "main", "0.3.0")),
+        *(("verl", version) for version in ("0.8.0.dev0", "0.8.0.dev", "0.3.0")),
         *(("easyr1", "0.2.0"), ("openrlhf", "0.6.2"), ("trl", "0.13.0"), ("open_instruct", "0.3.3.dev0")),
     ],
 )
@@ -190,3 +193,86 @@ def test_a_version_before_a_tag_of_open_instruct_is_read_as_it_with_a_warning(re
 def test_a_pin_that_nobody_knows_decides_nothing(recipe: Path) -> None:
     Path("setup.py").write_text('"trl==0.2.0"')
     assert batchbridge.check(recipe, world_size=8).judged is not None
+
+
+# ---- pins of git's
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+GIT = "git+https://github.com/huggingface/trl"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("requirements.txt", f"torch\ntrl @ {GIT}@{{}}\n", 2),
+        ("requirements.txt", f"trl[vllm] @ {GIT}.git@{{}}  # new\n", 1),
+        ("requirements.txt", f"{GIT}.git@{{}}#egg=trl\n", 1),
+        ("requirements.txt", "-e git+ssh://git@github.com/huggingface/trl.git@{}#egg=trl\n", 1),
+        ("pyproject.toml", f'[project]\ndependencies = [\n  "trl @ {GIT}@{{}}",\n]\n', 3),
+        (
+            "pyproject.toml",
+            '[tool.uv.sources]\ntrl = {{ git = "https://github.com/huggingface/trl", rev = "{}" }}\n',
+            2,
+        ),
+        (
+            "pyproject.toml",
+            '[tool.poetry.dependencies]\ntrl = {{rev = "{}", git = "https://github.com/a/trl.git"}}\n',
+            2,
+        ),
+        ("setup.py", f'install_requires=["x", "trl @ {GIT}.git@{{}}"]\n', 1),
+        ("Dockerfile", f"RUN pip install {GIT}@{{}}\n", 1),
+    ],
+)
+def test_a_pin_of_gits_is_its_tags_release_and_a_commit_is_none(
+    recipe: Path, capsys: pytest.CaptureFixture[str], file: str, text: str, line: int
+) -> None:
+    Path(file).write_text(text.format("v0.18.0"))
+    found = batchbridge.check(recipe, world_size=8)
+    assert (found.verdict, found.reading.framework_version, found.judged) == ("valid", "0.18.0", None)
+    Path(file).write_text(text.format(COMMIT))
+    found = batchbridge.check(recipe, world_size=8)
+    assert found.judged is not None
+    assert found.verdict == "undecided"  # releases differ, and nothing says between which the commit lies
+    first = f"{file}:{line} takes trl from git at 0123456789ab, which is no release: 0.15.0"
+    assert first in str(found)
+    recipe.write_text(EVERYWHERE)
+    found = batchbridge.check(recipe, world_size=8)
+    assert found.verdict == "valid"
+    assert "which is no release: valid under every known open_r1" in str(found)
+
+
+def test_a_notebooks_cell_installs_from_git(tmp_path: Path) -> None:
+    code = "from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer('m', [len], args=GRPOConfig(output_dir='o')).train()\n"
+    for reference, version in (("v0.18.0", "0.18.0"), (COMMIT, None)):
+        cells = [f"!pip install -q {GIT}.git@{reference}\n", code]
+        made = {"cells": [{"cell_type": "code", "source": cell} for cell in cells]}
+        (tmp_path / "n.ipynb").write_text(json.dumps(made))
+        reading = batchbridge.read(tmp_path / "n.ipynb", world_size=8)
+        assert reading.framework_version == version
+    assert any("takes trl from git at 0123456789ab" in one.message for one in reading.findings)
+
+
+@pytest.mark.parametrize("version", [COMMIT, COMMIT[:12], f"{GIT}@{COMMIT}", f"{GIT}@feature/x", GIT])
+def test_a_commit_that_the_user_names_is_judged_by_all_releases(recipe: Path, version: str) -> None:
+    recipe.write_text(EVERYWHERE)
+    found = batchbridge.check(recipe, world_size=8, version=version)
+    assert found.verdict == "valid"
+    assert " of git's is named, which is no release: valid under every known open_r1" in str(found)
+    recipe.write_text(RECIPE)
+    assert batchbridge.check(recipe, world_size=8, version=version).verdict == "undecided"
+    tagged = batchbridge.check(recipe, world_size=8, version=f"{GIT}@v0.18.0")
+    assert (tagged.verdict, tagged.reading.framework_version) == ("valid", "0.18.0")
+
+
+def test_a_version_between_two_releases_that_differ_is_undecided(recipe: Path) -> None:
+    verdicts = {
+        version: batchbridge.check(recipe, world_size=8, version=version).verdict
+        for version in ("0.26.2", "0.27.0", "0.27.0.dev0", "0.18.0", "0.18.0.dev0")
+    }
+    assert verdicts["0.26.2"] != verdicts["0.27.0"]
+    assert verdicts["0.27.0.dev0"] == "undecided"
+    found = batchbridge.check(recipe, world_size=8, version="0.27.0.dev0").findings
+    assert any("0.27.0" in one.message and "0.26.2" in one.message for one in found if one.severity == "error")
+    assert (verdicts["0.18.0"], verdicts["0.18.0.dev0"]) == ("valid", "valid")
+    Path("requirements.txt").write_text("trl==0.27.0.dev0\n")
+    assert batchbridge.check(recipe, world_size=8).verdict == "undecided"

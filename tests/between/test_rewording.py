@@ -7,7 +7,6 @@ words where a value comes from go, so that neither can be read for a field or a 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -19,13 +18,13 @@ from registered import adapters
 
 from batchbridge.comparing import nearest_spec
 from batchbridge.comparing.convert import Conversion, convert_to
-from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading, Written
 from batchbridge.errors import Problem
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
 
+pytestmark = pytest.mark.usefixtures("own_adapters")
 SAMPLE = 9
 """Each ninth launch command of the corpus by default; all of them take minutes: `nox -s rewording`."""
 SHARED = Path(__file__).parents[3] / "shared" / "corpus"
@@ -35,15 +34,6 @@ REPOSITORIES = {
     "OpenRLHF/OpenRLHF": "0.10.4",
     "allenai/open-instruct": "2026.8.20",
 }
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The adapters of this distribution, and no others."""
-    registry = plugins.load(())
-    for name in adapters():
-        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
-    monkeypatch.setattr(plugins, "_installed", lambda: registry)
 
 
 PLAIN = nearest_spec.write

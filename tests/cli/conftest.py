@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from batchbridge.cli.main import main
 from batchbridge.contract import plugins
+from batchbridge_on_cpu.scripts import module_at
 
 HERE = Path(__file__).parent
 
 
-def _load_toy() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("batchbridge_tests_toy", HERE / "toy.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def toy_module() -> ModuleType:
-    return _load_toy()
+    return module_at(HERE / "toy.py", "batchbridge_tests_toy")
 
 
 @pytest.fixture
@@ -53,15 +41,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(toy: ModuleType, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(toy: ModuleType, typed: Run) -> Run:
     """Runs the command line in this process, with the toy framework: (exit code, standard output, standard error)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return typed
 
 
 @pytest.fixture

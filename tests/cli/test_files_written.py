@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from batchbridge.cli._output import replace_own
-from batchbridge.cli.main import main
 from batchbridge.comparing.edit_file import save
 from batchbridge.ledger.export import _whole
 
@@ -19,13 +18,8 @@ SAID = ("--framework", "trl", "--framework-version", "1.16.0", "--world-size", "
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main(words)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def run(typed: Run) -> Run:
+    return typed
 
 
 @pytest.fixture

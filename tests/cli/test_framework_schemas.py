@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Source
+from batchbridge.kit.config_texts import as_groups
 from batchbridge.kit.key_table import settings_in
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
@@ -69,17 +70,6 @@ def validator(framework: str, version: str) -> Any:
     return jsonschema.Draft7Validator(schema)
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key, value in values.items():
-        *groups, name = key.split(".")
-        node = made
-        for group in groups:
-            node = node.setdefault(group, {})
-        node[name] = value
-    return made
-
-
 def refused(framework: str, version: str, values: Mapping[str, Any]) -> set[str]:
     """Dotted keys that the schema says no to."""
     found = set()
@@ -123,11 +113,11 @@ def of(key: str, keys: Iterable[str]) -> set[str]:
 def test_every_setting_takes_what_check_takes(framework: str, version: str) -> None:
     keys = leaves(framework, version)
     assert len(keys) > 80
-    closed = {key for key in keys if of(key, refused(framework, version, nested({key: "nobody_says_this"})))}
+    closed = {key for key in keys if of(key, refused(framework, version, as_groups({key: "nobody_says_this"})))}
     texts = (str, bool, int, float) if framework == "easyr1" else str  # OmegaConf makes texts of scalars there
     wrong = []
     for sample in SAMPLES:
-        values = nested(dict.fromkeys(keys, sample))
+        values = as_groups(dict.fromkeys(keys, sample))
         if framework == "verl":
             values["model_engine"] = "fsdp"
         no, said = refused(framework, version, values), reported(framework, version, values)
@@ -136,7 +126,9 @@ def test_every_setting_takes_what_check_takes(framework: str, version: str) -> N
         if (
             framework == "verl" and isinstance(sample, str) and sample in NUMBERS
         ):  # for OmegaConf, and so no text of a setting that takes texts
-            refused_number = refused(framework, version, nested({**dict.fromkeys(keys, 1e-6), "model_engine": "fsdp"}))
+            refused_number = refused(
+                framework, version, as_groups({**dict.fromkeys(keys, 1e-6), "model_engine": "fsdp"})
+            )
             spoken = [key for key in spoken if not of(key, refused_number)]
         wrong += [f"{key} = {sample!r}" for key in spoken if bool(of(key, no)) != bool(of(key, said))]
     assert wrong == []
@@ -157,7 +149,7 @@ VALUES = st.recursive(
 def test_any_value_of_any_setting_is_judged_as_check_judges_it(data: st.DataObject) -> None:
     framework, version = data.draw(st.sampled_from(EVERY))
     key, value = data.draw(st.sampled_from(leaves(framework, version))), data.draw(VALUES)
-    values = nested({**BASE[framework], key: value})
+    values = as_groups({**BASE[framework], key: value})
     said = reported(framework, version, values, OF_KEYS | OF_WORDS)
     assert bool(of(key, refused(framework, version, values))) == bool(of(key, said))
 
@@ -165,7 +157,7 @@ def test_any_value_of_any_setting_is_judged_as_check_judges_it(data: st.DataObje
 @pytest.mark.parametrize(("framework", "version"), EVERY)
 def test_a_key_that_is_no_setting_is_refused(framework: str, version: str) -> None:
     strange = [f"{key}_x" for key in leaves(framework, version)] + ["x"]
-    values = nested({**BASE[framework], **dict.fromkeys(strange, 1)})
+    values = as_groups({**BASE[framework], **dict.fromkeys(strange, 1)})
     no, said = refused(framework, version, values), reported(framework, version, values)
     assert [key for key in strange if bool(of(key, no)) != bool(of(key, said))] == []
     assert len(no) > len(strange) // 2
@@ -176,7 +168,7 @@ def test_a_key_of_another_version_is_refused_and_says_which(framework: str, vers
     here = set(leaves(framework, version))
     others = sorted({key for other in VERSIONS[framework] for key in leaves(framework, other)} - here)
     others = [key for key in others if not of(key, {*here, *others} - {key})]  # no group in one and a value in another
-    values = nested({**BASE[framework], **dict.fromkeys(others, 1)})
+    values = as_groups({**BASE[framework], **dict.fromkeys(others, 1)})
     no, said = refused(framework, version, values), reported(framework, version, values)
     assert [key for key in others if bool(of(key, no)) != bool(of(key, said))] == []
     assert others
@@ -205,7 +197,7 @@ def test_a_word_that_is_none_of_a_settings_is_refused(framework: str, version: s
     judged = 0
     for key in leaves(framework, version):
         if words_of(framework, version, key):
-            values = nested({**BASE[framework], key: "nobody_says_this"})
+            values = as_groups({**BASE[framework], key: "nobody_says_this"})
             no, said = refused(framework, version, values), reported(framework, version, values, OF_KEYS | OF_WORDS)
             assert (key in no) == (key in said), key
             judged += key in no
@@ -218,7 +210,7 @@ def test_every_word_that_is_offered_is_one(framework: str, version: str) -> None
     for key in leaves(framework, version):
         for word in words_of(framework, version, key):
             offered += 1
-            values = nested({**BASE[framework], key: word})
+            values = as_groups({**BASE[framework], key: word})
             assert not of(key, reported(framework, version, values, OF_KEYS | OF_WORDS)), f"{key} = {word}"
     assert offered > 5
 
@@ -235,7 +227,7 @@ def test_defaults_fit(framework: str, version: str) -> None:
         if node.get("default") is not None:
             values[key] = node["default"]
     assert len(values) > 30
-    assert refused(framework, version, nested(values)) == set()
+    assert refused(framework, version, as_groups(values)) == set()
 
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "configs"
@@ -286,7 +278,7 @@ def test_published_files_that_are_spoiled_are_refused_where_check_refuses_them()
 
 @pytest.mark.parametrize("engine", ["fsdp", "megatron", "veomni", "torchtitan"])
 def test_verl_s_composed_configuration_of_each_engine_fits(engine: str) -> None:
-    composed = nested(defaults_of("0.9.1", engine))
+    composed = as_groups(defaults_of("0.9.1", engine))
     for chosen in ({"model_engine": engine}, {"defaults": [{"override model_engine": engine}, "_self_"]}):
         assert refused("verl", "0.9.1", {**composed, **chosen}) == set()
     composed["actor_rollout_ref"]["actor"]["megatron_x"] = 1

@@ -30,16 +30,10 @@ def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Run) -> Run:
     """The command line in this process, in an empty folder, with the adapters that are installed."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return typed
 
 
 @pytest.fixture
@@ -304,7 +298,7 @@ def test_a_script_of_ones_own_that_accelerate_starts_is_read_by_its_recipe(run: 
     trainer = (
         "from trl import GRPOConfig, GRPOTrainer, TrlParser\nargs = TrlParser(GRPOConfig).parse_args_and_config()\n"
     )
-    Path("train_grpo.py").write_text(f"{trainer}GRPOTrainer(args=args[0]).train()\n", encoding="utf-8")
+    Path("train_grpo.py").write_text(f"{trainer}GRPOTrainer('m', [len], args=args[0]).train()\n", encoding="utf-8")
     code, out, _ = run("check", "--framework-version", "1.16.0", "--", *launch)
     assert code == 0
     assert out.startswith("command  trl 1.16.0  8 devices  VALID  ")
@@ -351,3 +345,51 @@ def test_a_wrong_setting_of_one_of_many_files_is_a_usage_error(
     code, _, err = run("check", str(repository), "--framework", "nobody")
     assert code == 64
     assert "no such adapter" in err
+
+
+# ---- slips of people's hands
+
+
+def test_a_colon_of_a_chinese_keyboard_is_named_at_its_line(run: Run) -> None:
+    Path("r.yaml").write_text("seed: 1\nper_device_train_batch_size\uff1a16\nnum_generations: 4\n", encoding="utf-8")
+    code, text, _ = run("check", "r.yaml")
+    assert code == 2
+    assert "error :2  this is not YAML" in text
+    assert "write per_device_train_batch_size: with a plain colon" in text
+    Path("r.yaml").write_text("note: a\uff1ab\nnum_generations: [4\n", encoding="utf-8")  # in a value it is one
+    assert "plain colon" not in run("check", "r.yaml")[1]
+
+
+def test_a_text_in_gbk_is_told_from_bytes_that_are_none(run: Run) -> None:
+    Path("r.yaml").write_bytes("# 批大小\nnum_generations: 4\n".encode("gbk"))
+    assert "it reads as GBK: save it as UTF-8" in run("check", "r.yaml")[1]
+    Path("r.yaml").write_bytes(b"\x80\x81\xfe\xff\x00\n")
+    assert "GBK" not in run("check", "r.yaml")[1]
+
+
+def test_a_pattern_that_no_shell_has_put_in_place_is_told_as_one(run: Run) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        Path(name).write_text(VALID)
+    assert "give the pattern without quotes, so that the shell puts 2 files in its place" in run("check", "*.yaml")[1]
+    assert "pattern" not in run("check", "*.toml")[1]
+
+
+@pytest.mark.parametrize("code", ["TRL-021", "BB-TRL-21", "trl-21"])
+def test_a_rules_code_may_be_short(run: Run, code: str) -> None:
+    assert run("rule", code)[1].splitlines()[0] == "# BB-TRL-021"
+
+
+def test_latest_is_the_newest_release_and_main_is_none(run: Run) -> None:
+    Path("r.yaml").write_text(VALID)
+    said = ("check", "r.yaml", "--world-size", "8", "--framework", "trl")
+    newest = run(*said, "--framework-version", "latest")
+    assert newest == run(*said, "--framework-version", "1.16.0")
+    assert "main of git's is named, which is no release" in run(*said, "--framework-version", "main")[1]
+
+
+def test_choosing_a_python_is_no_warning_and_sourcing_settings_is_one(run: Run) -> None:
+    Path("train.yaml").write_text(VALID)
+    launch = "accelerate launch --num_processes 1 train.py --config train.yaml\n"
+    for line, warned in (("source ~/miniconda3/bin/activate rl", False), ("source ./settings.sh", True)):
+        Path("run.sh").write_text(f"{line}\n{launch}")
+        assert ("BB015" in run("check", "run.sh", *KNOWN[:2])[1]) is warned, line

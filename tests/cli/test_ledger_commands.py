@@ -126,7 +126,8 @@ def test_the_summary_is_of_the_whole_run(run: Run, tmp_path: Path) -> None:
         "  completions: 4, of which 0 have no trained token",
         "  response tokens: 14",
         "  skipped steps: 0 (the optimizer did not step)",
-        "  drift: not held against a plan: order.seed is open: the prompt order has no key",
+        "  drift: not held against a plan: mode verify held it against its framework's own order (`batchbridge ledger "
+        "verify`)",
         "  resumed: never",
     ]
     assert "response_tokens  7      7     7      7     tokens in a step" in lines

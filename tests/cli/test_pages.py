@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import importlib.util
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import batchbridge
 from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import walk
+from batchbridge_on_cpu.scripts import module_at
 
 for library in ("jinja2", "vl_convert"):
     pytest.importorskip(library, reason="the extra `html` is not installed")
@@ -27,13 +27,7 @@ TRAINED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "
 
 
 def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(Path(__file__).parent / f"{name}.py", name)
 
 
 seen = _load("pages_as_read")
@@ -202,25 +196,29 @@ def test_diff_writes_the_page_and_says_the_text(run: Run, recipe: Path) -> None:
     assert "optimizer_step.completions_per_step" in text
 
 
-def test_without_the_extra_the_command_says_how_to_install_it(
-    run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_the_extra_the_page_of_a_ledger_names_it_and_a_reading_has_its_page(
+    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import batchbridge.render
 
-    monkeypatch.delitem(sys.modules, "batchbridge.render.html", raising=False)
-    monkeypatch.delattr(batchbridge.render, "html", raising=False)
+    monkeypatch.delitem(sys.modules, "batchbridge.render.charts", raising=False)
+    monkeypatch.delattr(batchbridge.render, "charts", raising=False)
     imported = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
-        if name.partition(".")[0] == "jinja2":
-            raise ModuleNotFoundError(f"No module named {name!r}", name="jinja2")
+        if name.partition(".")[0] == "vl_convert":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="vl_convert")
         return imported(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    code, _, err = run("explain", str(recipe), "--html", "page.html")
+    folder = _load("test_ledger_commands").write(tmp_path / "a", (3, 4))
+    code, _, err = run("ledger", "show", folder, "--html", "ledger.html")
     assert code == 64
-    assert "--html needs Jinja2: pip install 'batchbridge[html]'" in err
-    assert not Path("page.html").exists()
+    assert "--html needs vl-convert-python: pip install 'batchbridge[html]'" in err
+    assert not Path("ledger.html").exists()
+    code, _, err = run("explain", str(recipe), "--html", "page.html")
+    assert code != 64, err
+    assert Path("page.html").exists()
 
 
 def test_a_page_that_cannot_be_written_is_an_error_of_usage(run: Run, recipe: Path) -> None:

@@ -20,6 +20,7 @@ NAV = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
 WANTED = [
     "Home",
     "Start",
+    "Playground",
     "Tutorials",
     "How-to",
     "Frameworks",

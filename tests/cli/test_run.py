@@ -52,11 +52,19 @@ def test_a_command_that_reached_its_trainer_ends_well(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("launchable")
+def test_a_run_whose_ledger_was_lost_says_so_last_and_does_not_end_well(run: Run) -> None:
+    losing = f"{REACHED}; arrived('lost-0-1', 'not in its ledger from optimizer step 7 on')"
+    code, _, error = run("run", "--framework", "toy", "--", sys.executable, "-c", losing)
+    assert code == UNDECIDED
+    assert error.rstrip().endswith("not in its ledger from optimizer step 7 on")
+
+
+@pytest.mark.usefixtures("launchable")
 def test_a_folder_that_has_a_ledger_is_named_before_anything_is_started(run: Run, tmp_path: Path) -> None:
     words = ("run", "--framework", "toy", "--ledger", str(tmp_path), "--", sys.executable, "-c", "pass")
     assert "has a ledger" not in run(*words)[2]
     (tmp_path / "rank-00000.jsonl").touch()
-    assert "one that starts anew ends at its first step" in run(*words)[2]
+    assert "one that starts anew sets it aside, or ends where a checkpoint is left" in run(*words)[2]
 
 
 @pytest.mark.usefixtures("launchable")

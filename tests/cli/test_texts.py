@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.cli.main import main
 from batchbridge.contract.reading import Reading
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.render import text
@@ -32,16 +31,10 @@ python3 -m verl.trainer.main_ppo \\
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(typed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command line with the installed adapters, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return typed
 
 
 def test_a_valid_script_is_judged_in_its_first_line_and_its_batches_stand_in_the_second(run: Run) -> None:
@@ -164,12 +157,13 @@ def test_explain_says_where_a_field_comes_from_in_a_word_and_no_unit_that_says_n
     Path("recipe.yaml").write_text(recipe, encoding="utf-8")
     arguments = ("recipe.yaml", "--framework", "trl", "--framework-version", "1.16.0", "--world-size", "1")
     short, long = (run("explain", *arguments, *more)[1] for more in ((), ("-v",)))
-    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in short.splitlines() if line.startswith("  ")}
-    assert rows["rollout.completions_per_prompt"].split("  ")[-1] == "num_generations (:1)"
-    assert rows["learning_rate"].split() == ["2e-05", "learning_rate", "(:4)"]
-    assert rows["order.seed"].split() == ["7", "seed", "(:3)"]
+    rows = {said: place for line in short.splitlines() for said, _, place in [line.strip().partition("  ")]}
+    assert rows["num_generations = 8 (:1)"].strip() == "rollout.completions_per_prompt"
+    assert rows["learning_rate = 2e-05 (:4)"].strip() == "learning_rate"
+    assert rows["seed = 7 (:3)"].strip() == "order.seed"
     assert "carried." not in short
-    assert short.index("Meaning") < short.index("Specification")
+    assert short.index("Meaning") < short.index("What is set")
+    assert long.index("Meaning") < long.index("Specification")
     assert "num_generations = 8 (recipe.yaml:1)" in long
     assert len(short.splitlines()) < 0.8 * len(long.splitlines())
 
@@ -196,7 +190,7 @@ def test_one_of_a_thing_is_said_in_the_singular(run: Run) -> None:
     recipe = "per_device_train_batch_size: 8\nnum_generations: 8\nnum_train_epochs: 1\n"
     Path("recipe.yaml").write_text(recipe, encoding="utf-8")
     sizes = ("--framework-version", "1.16.0", "--gpus", "1", "--dataset-size", "1")
-    _, out, _ = run("explain", "recipe.yaml", *sizes)
+    _, out, _ = run("explain", "recipe.yaml", *sizes, "-v")
     assert "  An optimizer step trains on 8 completions, the size of 1 prompt: 8 on the one device.\n" in out
     assert re.search(r"gradient_accumulation_steps +1 micro-batch\n", out)
     assert "into 1 micro-batch, the same in every pass (1); an optimizer step takes 1 micro-batch\n" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchbridge.meaning.advantages import group_advantages
+from batchbridge.meaning.rounding import float32_rooms
 from batchbridge.meaning.spec import Advantage
 
 REWARDS = st.lists(st.lists(st.integers(-20, 20).map(float), min_size=4, max_size=4), min_size=1, max_size=5)
@@ -115,3 +117,17 @@ def test_an_unanswered_reward_takes_no_part() -> None:
 def test_these_baselines_are_no_rule_of_rewards(baseline: Any) -> None:
     with pytest.raises(ValueError, match="rewards do not decide it"):
         group_advantages([[1.0]], Advantage(baseline=baseline))
+
+
+def test_rounding_of_equal_rewards_is_divided_by_what_divides_them() -> None:
+    """Seven rewards of 0.1 differ from their float32 mean by 7e-9, which TRL divides by 1e-4."""
+    equal, spread = [0.1] * 7, [0.0, 1.0] * 4
+    group = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
+    rooms = float32_rooms([equal, spread], group_advantages([equal, spread], group), group)
+    assert 7e-5 < rooms[0] < 1e-2
+    assert rooms[1] < 1e-4
+    whole = dataclasses.replace(group, scale="batch")
+    assert float32_rooms([equal, spread], group_advantages([equal, spread], whole), whole)[0] < 1e-6
+    assert float32_rooms([equal, equal], group_advantages([equal, equal], whole), whole)[0] > 7e-5
+    plain = dataclasses.replace(group, scale="none")
+    assert float32_rooms([equal], group_advantages([equal], plain), plain)[0] < 1e-6

@@ -291,6 +291,50 @@ def test_what_is_not_seen_is_said(script: str, kind: str) -> None:
     assert kind in kinds(read_script(script))
 
 
+# ---- files that are sourced
+
+
+FILES = {
+    "./env.sh": "N=8\nsay() { python said=$1; }\n",
+    "again.sh": "source again.sh\n",
+    "own.sh": "python of=$1 zero=${BASH_SOURCE[0]}\n",
+    "out.sh": "return 0\nN=9\n",
+    "end.sh": "exit 0\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "commands"),
+    [
+        ("N=2\nsource ./env.sh\npython x=$N", [["python", "x=8"]]),
+        ("source ./env.sh\nN=2\npython x=$N", [["python", "x=2"]]),
+        (". ./env.sh\nsay 3", [["python", "said=3"]]),
+        ("set -- a b\nsource own.sh c\npython x=$1", [["python", "of=c", "zero=own.sh"], ["python", "x=a"]]),
+        ("N=2\nsource out.sh\npython x=$N", [["python", "x=2"]]),
+        ("source end.sh\npython x", []),
+        ("(source ./env.sh)\npython x=${N:-1}", [["python", "x=1"]]),
+    ],
+)
+def test_a_file_that_is_sourced_is_read_in_its_place(script: str, commands: list[list[str]]) -> None:
+    """As bash 5.2 does it."""
+    assert [list(one.argv) for one in read_script(script, beside=FILES.get).commands] == commands
+
+
+def test_what_a_sourced_file_runs_stands_on_the_line_that_names_it() -> None:
+    script = "\n\nsource ./env.sh\n\nsource own.sh\nsay 1\npython x"
+    found = read_script(script, beside=FILES.get)
+    assert [one.words[0].line for one in found.commands] == [5, 6, 7]
+    assert "source" not in kinds(found)
+
+
+def test_a_file_that_sources_itself_ends() -> None:
+    assert "not_read" in kinds(read_script("source again.sh", beside=FILES.get))
+
+
+def test_a_file_that_is_not_here_is_said() -> None:
+    assert "source" in kinds(read_script("source other.sh", beside=FILES.get))
+
+
 # ---- nothing runs, nothing raises, nothing grows without bound
 
 

@@ -22,6 +22,7 @@ from batchbridge.kit import checkpoints
 from batchbridge.kit.checkpoints import STATE_FILE, ResumePoint, resume, state
 from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.prompt_digest import digest_of
 from batchbridge.meaning.spec import (
     Carried,
     Horizon,
@@ -172,12 +173,36 @@ def test_the_users_own_words_stand_beside_a_value_that_comes_from_them() -> None
     }
     own = now.replace(**{"loss.policy.aggregation": "sequence_mean"})
     reading = Reading(framework="toy", framework_version="1", spec=own, provenance=provenance, dataset_size=PROMPTS)
+    request = Request(spec=now, plan=None, reading=reading, mode="enforce")
     with pytest.raises(CannotAttach) as caught:
-        resumed(now, reading=reading)
+        resumed(now, request=request)
     assert caught.value.reasons["order.seed"] == "7 in the checkpoint, 8 now (seed = 8)"
     assert caught.value.reasons["loss.policy.aggregation"] == "token_mean in the checkpoint, token_sum now"
     passes = spec(**{"carried.learning_rate": 2e-6})
-    assert "1e-06 in the checkpoint, 2e-06 now (learning_rate = 2e-6)" in resumed(passes, reading=reading).notes[0]
+    assert "1e-06 in the checkpoint, 2e-06 now (learning_rate = 2e-6)" in resumed(passes, request=request).notes[0]
+
+
+def test_other_prompts_of_the_same_number_are_refused_unless_they_are_allowed() -> None:
+    texts = [str(number) for number in range(PROMPTS)]
+
+    def started(prompts: list[str] | None, *allow: str) -> ResumePoint:
+        reading = Reading(framework="toy", framework_version="1", spec=spec(), provenance={}, dataset_size=PROMPTS)
+        request = Request(
+            spec=spec(),
+            plan=None,
+            reading=reading,
+            mode="enforce",
+            allow=frozenset(allow),
+            prompts=None if prompts is None else digest_of(prompts),
+        )
+        return resumed(saved=state(Plan(spec(), PROMPTS), 4, ranks=2, prompts=digest_of(texts)), request=request)
+
+    assert started(texts).notes == started(None).notes == ()  # also where a start does not know its prompts
+    with pytest.raises(CannotAttach, match=r'all 12 prompts: other texts, .*allow=\("data",\)') as caught:
+        started(texts[::-1])
+    assert list(caught.value.reasons) == ["data"]
+    (note,) = started(texts[::-1], "data").notes
+    assert "on other prompts (all 12 prompts: other texts" in note
 
 
 @pytest.mark.parametrize("scope", ["micro_batch", "rank"])
@@ -315,9 +340,12 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -
     (tmp_path / STATE_FILE).write_text("{", encoding="utf-8")
     with pytest.raises(CannotAttach, match="cannot be read: "):
         checkpoints.read(tmp_path)
-    (tmp_path / STATE_FILE).write_text("[]", encoding="utf-8")
-    with pytest.raises(CannotAttach, match="without batchbridge"):
-        resumed(saved=checkpoints.read(tmp_path))
+    for content in ("[]", "{}", '{"step": 3}'):
+        (tmp_path / STATE_FILE).write_text(content, encoding="utf-8")
+        with pytest.raises(
+            CannotAttach, match=r"batchbridge\.json is damaged: it holds no state of a run; resume from"
+        ):
+            checkpoints.read(tmp_path)
 
 
 def saved_by_torch(folder: Path, *, share: float = 1.0) -> Path:

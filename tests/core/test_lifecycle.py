@@ -9,7 +9,7 @@ import pytest
 
 from batchbridge.contract.attachment import Request
 from batchbridge.errors import CannotAttach
-from batchbridge.kit.lifecycle import Patched, Runtime
+from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import RefusalRow
 
@@ -95,3 +95,18 @@ def test_a_refusal_that_fails_is_a_refusal_of_its_name() -> None:
         "'types.SimpleNamespace' object has no attribute 'multi_objective')",
         "critic": "it has one",
     }
+
+
+class Training:
+    """A trainer that asks in the middle of its training whether it trains."""
+
+    def train(self, **named: Any) -> bool:
+        return is_inside(self, "train", **named)
+
+
+def test_a_method_of_any_package_counts_where_none_is_named() -> None:
+    """As adapters of before the packages were named call it."""
+    assert Training().train()
+    assert Training().train(of=(__name__.partition(".")[0],))
+    assert not Training().train(of=("some_framework",))
+    assert not is_inside(Training(), "train")

@@ -246,11 +246,6 @@ def test_a_list_that_holds_itself_ends() -> None:
     assert isinstance(value("a", "a = []\na.append(a)\na.append(a)\na.append(os)"), list)
 
 
-SIGNATURE = (
-    "import inspect\nfrom trl import GRPOConfig\nnames = set(inspect.signature(GRPOConfig.__init__).parameters)\n"
-)
-
-
 @pytest.mark.parametrize(
     "names",
     [

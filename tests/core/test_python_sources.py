@@ -156,7 +156,7 @@ from trl import GRPOConfig, GRPOTrainer
 parser = argparse.ArgumentParser()
 parser.add_argument("--gens", type=int, default=4)
 options = parser.parse_args()
-GRPOTrainer(args=GRPOConfig(per_device_train_batch_size=4, num_generations=options.gens)).train()
+GRPOTrainer('m', [len], args=GRPOConfig(per_device_train_batch_size=4, num_generations=options.gens)).train()
 """
 
 
@@ -224,7 +224,7 @@ def unsloth(folder: Path, text: str) -> Reading:
 
 
 def test_unsloth_fills_in_its_own_defaults(tmp_path: Path) -> None:
-    reading = unsloth(tmp_path, "GRPOTrainer(args=GRPOConfig())\n")
+    reading = unsloth(tmp_path, "GRPOTrainer('m', [len], args=GRPOConfig()).train()\n")
     assert reading.verdict == "valid"
     assert {key: reading.native[key] for key in ("per_device_train_batch_size", "gradient_accumulation_steps")} == {
         "per_device_train_batch_size": 4,
@@ -236,7 +236,7 @@ def test_unsloth_fills_in_its_own_defaults(tmp_path: Path) -> None:
 
 def test_unsloth_changes_a_batch_that_does_not_divide_where_trl_refuses_it(tmp_path: Path) -> None:
     sizes = "per_device_train_batch_size=1, num_generations=6, gradient_accumulation_steps=1"
-    text = f"GRPOTrainer(args=GRPOConfig({sizes}))\n"
+    text = f"GRPOTrainer('m', [len], args=GRPOConfig({sizes})).train()\n"
     reading = unsloth(tmp_path, text)
     assert reading.verdict == "valid"
     assert "BB-TRL-096" in codes(reading, "warning")
@@ -250,7 +250,7 @@ def test_unsloth_changes_a_batch_that_does_not_divide_where_trl_refuses_it(tmp_p
     ("said", "beta"), [("", 0.0), ("loss_type='bnpo'", 0.001), ("loss_type='bnpo', beta=0.5", 0.5)]
 )
 def test_unsloth_s_penalty_depends_on_the_loss(tmp_path: Path, said: str, beta: float) -> None:
-    assert unsloth(tmp_path, f"GRPOTrainer(args=GRPOConfig({said}))\n").native["beta"] == beta
+    assert unsloth(tmp_path, f"GRPOTrainer('m', [len], args=GRPOConfig({said})).train()\n").native["beta"] == beta
 
 
 # ---- settings of transformers
@@ -401,3 +401,79 @@ def test_a_class_of_ones_own_that_has_the_name_alone_is_no_run(tmp_path: Path) -
 def test_a_key_that_no_release_takes_is_told_whatever_its_value(tmp_path: Path) -> None:
     reading = read(written(tmp_path, more="reward_func=len_of_it,"))
     assert [one.code for one in reading.findings if one.where and one.where[0].key == "reward_func"] == ["BB-TRL-003"]
+
+
+# ---- programs that build a trainer and do not train
+
+BUILDS = PROGRAM.partition("GRPOTrainer(model")[0].format(micro=4, group=4, more="")
+TRAINER = 'GRPOTrainer(model="m", reward_funcs=[len], args=args)'
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        f"trainer = {TRAINER}\nprint(trainer.evaluate())\n",
+        f"trainer = {TRAINER}\nif trainer is not None:\n    trainer.predict([])\n",
+        f"{TRAINER}.evaluate()\n",
+        f"def made():\n    return {TRAINER}\nmade().evaluate()\n",
+        f"def main():\n    trainer: object = {TRAINER} if args else None\n    trainer.evaluate()\nmain()\n",
+        "class Mine(GRPOTrainer):\n    pass\nMine('m', args=args).evaluate()\n",
+    ],
+)
+def test_a_program_that_only_evaluates_is_no_run(tmp_path: Path, ends: str) -> None:
+    (tmp_path / "evaluate.py").write_text(BUILDS + ends)
+    reading = read(tmp_path / "evaluate.py")
+    assert (reading.verdict, reading.spec) == ("undecided", None)
+    (finding,) = reading.findings
+    assert finding.code == "BB010"
+    assert "does not train" in finding.message
+    (tmp_path / "evaluate.sh").write_text("accelerate launch evaluate.py\n")
+    assert read(tmp_path / "evaluate.sh").spec is None
+    if "def " not in ends and "class " not in ends:
+        cells = [{"cell_type": "code", "source": part} for part in (BUILDS, ends)]
+        (tmp_path / "evaluate.ipynb").write_text(json.dumps({"cells": cells}))
+        assert read(tmp_path / "evaluate.ipynb").spec is None
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        f"trainer = {TRAINER}\ntrainer.evaluate()\ntrainer.train()\n",
+        f"trainer = {TRAINER}\ntrains_elsewhere(trainer)\n",
+        f"trainer = {TRAINER}\n",  # an excerpt: nothing is done with it
+        f"trainer = {TRAINER}\ngetattr(trainer, 'train')()\n",
+        f"trainer = {TRAINER}\nstart = trainer.train\nstart()\n",
+        f"trainer = {TRAINER}\nother = trainer\nother.train()\n",
+        f"trainer = {TRAINER}\nfor batch in trainer.get_train_dataloader():\n    trainer.training_step(batch)\n",
+        f"trainers = [{TRAINER}]\ntrainers[0].train()\n",
+        f"def made():\n    return {TRAINER}\nmade().train()\n",
+        f"def made():\n    return {TRAINER}\n",
+        f"class Holds:\n    trainer = {TRAINER}\nHolds.trainer.train()\n",
+        f"class Holds:\n    def __init__(self):\n        self.trainer = {TRAINER}\n"
+        "    def go(self):\n        self.trainer.train()\nHolds().go()\n",
+        "class Mine(GRPOTrainer):\n    def __init__(self, **more):\n        super().__init__(**more)\n"
+        "        self.train()\nMine(model='m', args=args)\n",
+        f"trainer = {TRAINER}\nwith trainer as t:\n    t.train()\n",
+    ],
+)
+def test_a_trainer_that_may_be_trained_is_a_run(tmp_path: Path, ends: str) -> None:
+    (tmp_path / "train.py").write_text(BUILDS + ends)
+    reading = read(tmp_path / "train.py")
+    assert reading.spec is not None
+    assert "BB010" not in codes(reading)
+
+
+def test_a_trainer_in_a_module_of_the_program_may_be_trained_by_whoever_imports_it(tmp_path: Path) -> None:
+    (tmp_path / "built.py").write_text(f"{BUILDS}trainer = {TRAINER}\n")
+    (tmp_path / "train.py").write_text("from built import trainer\ntrainer.train()\n")
+    assert read(tmp_path / "train.py").verdict == "valid"
+
+
+def test_of_two_trainers_the_one_that_trains_is_the_run(tmp_path: Path) -> None:
+    other = BUILDS.replace("args =", "of_eval =").replace("batch_size=4", "batch_size=8")
+    more = f"seen = {TRAINER.replace('args=args', 'args=of_eval')}\nseen.evaluate()\n{TRAINER}.train()\n"
+    (tmp_path / "train.py").write_text(f"{BUILDS}{other}{more}")
+    reading = read(tmp_path / "train.py")
+    assert reading.derived is not None
+    assert reading.derived["completions_per_step"] == 4
+    assert "BB012" not in codes(reading, "warning")

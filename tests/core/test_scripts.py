@@ -296,3 +296,45 @@ def test_a_command_whose_program_trains_by_rewards_is_told_of_a_folder(tmp_path:
     assert codes(load(tmp_path, "python -m mine.start config=a.yaml\n")) == ["BB042"]
     (tmp_path / "mine" / "start.py").write_text("print('a server')\n")
     assert codes(load(tmp_path, "python -m mine.start config=a.yaml\n")) == ["BB010"]
+
+
+# ---- other files of the repository
+
+
+def test_settings_of_a_sourced_file_of_the_repository_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "small.sh").write_text("N=4\n")
+    text = "N=16\nsource configs/${1:-small}.sh\naccelerate launch --num_processes 4 grpo.py --num_generations $N\n"
+    source = load(tmp_path, text, framework="trl")
+    assert source.values["num_generations"] == 4
+    assert "BB015" not in codes(source)
+
+
+def test_no_file_of_the_machine_is_sourced(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.sh"
+    outside.write_text("N=4\n")
+    source = load(tmp_path, f"N=16\nsource {outside}\ntrl grpo --num_generations $N\n", framework="trl")
+    assert source.values["num_generations"] == 16
+    assert "BB015" in codes(source)
+
+
+def test_a_text_that_eval_runs_is_read_with_an_unknown_word_in_it(tmp_path: Path) -> None:
+    text = 'CMD="trl grpo --num_generations 8"\nCMD+=" --run_name run-$(date +%s)"\neval $CMD\n'
+    source = load(tmp_path, text, framework="trl")
+    assert source.values["num_generations"] == 8
+    assert "BB014" in codes(source)
+
+
+def test_a_program_is_found_where_the_script_goes_to(tmp_path: Path) -> None:
+    from batchbridge.reading.arguments import near_file
+
+    (tmp_path / "src" / "mine").mkdir(parents=True)
+    program = tmp_path / "src" / "mine" / "grpo.py"
+    program.write_text("")
+    script = tmp_path / "run.sh"
+    script.write_text("python mine/grpo.py\n")
+    assert near_file("mine/grpo.py", script) is None
+    script.write_text("cd src\npython mine/grpo.py\n")
+    found = near_file("mine/grpo.py", script)
+    assert found is not None
+    assert found.resolve() == program.resolve()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from batchbridge.contract.attachment import Request
-from batchbridge.errors import CannotAttach
+from batchbridge.errors import CannotAttach, LedgerError
 from batchbridge.kit.step_driver import RolloutRows, StepDriver
 from batchbridge.kit.workers import orders_of
 from batchbridge.meaning.plan import Plan
@@ -80,9 +80,33 @@ def test_fillers_are_enough_for_every_step_and_the_forward_passes_are_whole(size
 def test_a_run_goes_on_from_its_own_checkpoint_and_begins_once(tmp_path: Path) -> None:
     made = driver(Sizes(2, 2, None))
     made.save(tmp_path, 1, seen=7)
-    saved = made.begin(SimpleNamespace(), tmp_path)
+    saved = made.begin(SimpleNamespace(), tmp_path, None)
     assert (saved["optimizer_steps"], saved["ranks"], saved["rollouts"], saved["seen"]) == (3, 2, 1, 7)
     with pytest.raises(CannotAttach, match="has begun since wrap"):
-        made.begin(SimpleNamespace(), tmp_path)
+        made.begin(SimpleNamespace(), tmp_path, None)
     with pytest.raises(CannotAttach, match="a shard for each rank"):
-        driver(Sizes(4, 2, None)).begin(SimpleNamespace(), tmp_path)
+        driver(Sizes(4, 2, None)).begin(SimpleNamespace(), tmp_path, None)
+
+
+def test_a_fresh_start_sets_the_ledger_aside_that_nothing_can_go_on_with(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    ledger.mkdir()
+    for rank in range(2):
+        (ledger / f"rank-{rank:05d}.jsonl").write_text("{}\n", encoding="utf-8")
+    (ledger / "notes.txt").write_text("of the user", encoding="utf-8")
+    (tmp_path / "ledger.1").mkdir()
+
+    def start(newest: Path | None) -> None:
+        made = driver(Sizes(2, 2, None))
+        made.orders = dataclasses.replace(made.orders, ledger=ledger)
+        made.begin(SimpleNamespace(), None, newest)
+
+    with pytest.raises(LedgerError, match=r"rank-00000\.jsonl: exists already, .* can go on from .*step_3: resume"):
+        start(tmp_path / "step_3")
+    with pytest.warns(UserWarning, match=r"over before its first checkpoint: it is now .*ledger\.2"):
+        start(None)
+    assert [file.name for file in ledger.iterdir()] == ["notes.txt"]
+    assert sorted(file.name for file in (tmp_path / "ledger.2").iterdir()) == ["rank-00000.jsonl", "rank-00001.jsonl"]
+    (ledger / "rank-00000.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"that this process began before: it is now .*ledger\.3"):
+        start(tmp_path / "step_3")

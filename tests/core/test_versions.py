@@ -14,7 +14,7 @@ from batchbridge.kit.versions import holds, installed, unknown_version
 from batchbridge.meaning.findings import Where
 
 
-@pytest.mark.parametrize("version", ["9" * 5000, "0.9." + "9" * 5000, "\0", "latest"])
+@pytest.mark.parametrize("version", ["9" * 5000, "0.9." + "9" * 5000, "\0", "newest"])
 @pytest.mark.parametrize("framework", ["trl", "open_r1", "verl", "easyr1", "openrlhf", "open_instruct"])
 def test_a_version_that_no_release_has_is_a_finding(framework: str, version: str) -> None:
     reading = batchbridge.read({"seed": 1}, framework=framework, version=version)

@@ -12,7 +12,7 @@ from batchbridge.contract.reading import CountedSizes, Reading
 from batchbridge.meaning.findings import CONDITION
 
 UNEVEN = "--num_generations 6 --per_device_train_batch_size 1 --learning_rate 1e-6"
-STOCK = "from trl import GRPOTrainer\nGRPOTrainer(model='m').train()\n"
+STOCK = "from trl import GRPOTrainer\nGRPOTrainer(model='m', reward_funcs=[len]).train()\n"
 VERL = (
     "python3 -m {program} algorithm.adv_estimator=grpo data.train_batch_size=64 actor_rollout_ref.rollout.n=8 "
     "actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
@@ -206,6 +206,20 @@ def test_cppo_prunes_what_its_options_say(more: str, sizes: CountedSizes | None)
     assert ("no sizes are shown, because in CPPO" in text) is (sizes is None)
 
 
+def test_the_default_of_cppos_own_program_does_not_replace_what_the_command_says() -> None:
+    Path("src/open_r1").mkdir(parents=True)
+    Path("src/open_r1/grpo_gsm.py").write_text(
+        "from dataclasses import dataclass\nimport trl\nfrom trl import TrlParser\n\n@dataclass\n"
+        "class GRPOConfig(trl.GRPOConfig):\n    pruning: float = 0.0\n\n"
+        "args = TrlParser((GRPOConfig,)).parse_args_and_config()\n",
+        encoding="utf-8",
+    )
+    said = "--num_generations 8 --per_device_train_batch_size 4 --gradient_accumulation_steps 4 --learning_rate 1e-6"
+    reading = launched(f"accelerate launch --num_processes 3 src/open_r1/grpo_gsm.py {said} --pruning=0.5\n")
+    assert reading.condition is not None
+    assert reading.condition.sizes == CountedSizes(6, 8, 24, 24)
+
+
 @pytest.mark.parametrize(
     ("more", "line"),
     [
@@ -248,7 +262,9 @@ def test_options_of_a_programs_own_are_nobodys_errors() -> None:
 
 def test_a_notebook_with_trl_0_14_repeats_its_rows() -> None:
     cells = ["!pip install trl==0.14.0", "from trl import GRPOConfig, GRPOTrainer", "a = GRPOConfig(num_generations=2,"]
-    cells[-1] += "per_device_train_batch_size=1, gradient_accumulation_steps=8)\nGRPOTrainer(model='m', args=a).train()"
+    cells[-1] += (
+        "per_device_train_batch_size=1, gradient_accumulation_steps=8)\nGRPOTrainer('m', [len], args=a).train()"
+    )
     book = {"cells": [{"cell_type": "code", "source": [text]} for text in cells], "nbformat": 4, "metadata": {}}
     Path("n.ipynb").write_text(json.dumps(book), encoding="utf-8")
     line = "32 prompts x 2 = 64 completions per rollout; 1 optimizer step of 64 completions"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from batchbridge import check
+from batchbridge_on_cpu.scripts import module_at
 
 ROOT = Path(__file__).parents[2]
 RECORDED = json.loads((ROOT / "benchmarks" / "check_lines.json").read_text(encoding="utf-8"))
@@ -18,12 +18,7 @@ SCRIPT = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_ro
 
 @pytest.fixture
 def check_lines() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_lines", ROOT / "benchmarks" / "check_lines.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "benchmarks" / "check_lines.py", "check_lines")
 
 
 def test_the_page_has_what_the_script_recorded(check_lines: ModuleType) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
@@ -24,19 +23,16 @@ from batchbridge.meaning.spec import (
     Spec,
     Topology,
 )
+from batchbridge.playground.same_number import same_number
 from batchbridge.render.pictures import NOWHERE, WHERE, WIDEST, plan_picture
+from batchbridge_on_cpu.scripts import module_at
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
 def drawing(repository: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_pictures", repository / "docs" / "make_pictures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(repository / "docs" / "make_pictures.py", "make_pictures")
 
 
 def notes(svg: str) -> list[str]:
@@ -58,7 +54,8 @@ def test_every_picture_has_its_place_in_a_page_and_words_beside_it(drawing: Modu
 def test_the_picture_of_the_readme_has_a_bar_for_each_framework_with_the_number_that_its_adapter_reads(
     drawing: ModuleType, repository: Path
 ) -> None:
-    sizes = drawing.completions_per_step()
+    rows = same_number(drawing.BATCH, drawing.GROUP, drawing.DEVICES)
+    sizes = {row.title: row.completions or 0 for row in rows}
     assert notes(drawing.batch_picture()) == [f"{name}: {size:,} completions" for name, size in sizes.items()]
     assert len(sizes) == 5
     assert min(sizes.values()) == drawing.BATCH  # nobody means less than completions

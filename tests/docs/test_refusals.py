@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from batchbridge.contract import plugins
+from batchbridge_on_cpu.scripts import module_at
 
 
 @pytest.fixture(scope="module")
 def tables(repository: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_refusals", repository / "docs" / "make_refusals.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(repository / "docs" / "make_refusals.py", "make_refusals")
 
 
 def test_the_tables_are_what_the_rows_say_now(tables: ModuleType) -> None:

@@ -3,24 +3,22 @@ it."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
-from batchbridge.cli.main import main
 from batchbridge.contract import plugins
 from batchbridge.diagnosis import doctor
 from batchbridge.kit.error_texts import quotations
 from batchbridge.reading.problems import PROBLEMS, PROBLEMS_OF_PLUGINS
 from batchbridge.render.rule import page as shown
 from batchbridge.rule_page import RulePage, broken_by, known_rules, read_example, rule
+from batchbridge_on_cpu.scripts import module_at
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., tuple[int, str, str]]
@@ -28,16 +26,10 @@ NOT_IN_A_FILE = ("BB-TRL-054",)
 """Rules about a trainer's own configuration object: no file breaks them."""
 
 
-def module(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-make_rules, rule_examples = module("docs/make_rules.py"), module("tests/repository/rule_examples.py")
+make_rules, rule_examples = (
+    module_at(ROOT / "docs/make_rules.py"),
+    module_at(ROOT / "tests/repository/rule_examples.py"),
+)
 PAGES: dict[str, RulePage] = {
     code: page
     for code, framework in known_rules().items()
@@ -114,6 +106,8 @@ def test_the_page_shows_the_configuration_that_was_read(code: str) -> None:
     ((language, block),) = re.findall(r"^```(\w+)\n(.*?)^```$", shown(page), re.MULTILINE | re.DOTALL)
     if language == "sh":
         assert shlex.split(block.replace("\\\n", " ")) == list(page.example["argv"])
+    elif language == "python":
+        assert block == page.example["program"]
     else:
         assert (yaml.safe_load(block) or {}) == page.example["values"]
 
@@ -167,13 +161,8 @@ def test_doctor_knows_the_message_of_the_example(code: str) -> None:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+def run(typed: Run) -> Run:
+    return typed
 
 
 def test_the_command_prints_the_page(run: Run) -> None:

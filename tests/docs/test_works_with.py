@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from batchbridge.contract import plugins
+from batchbridge_on_cpu.scripts import module_at
 
 
 @pytest.fixture(scope="module")
 def works_with(repository: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_works_with", repository / "docs" / "make_works_with.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(repository / "docs" / "make_works_with.py", "make_works_with")
 
 
 def test_the_tables_are_what_is_found_now(works_with: ModuleType) -> None:

@@ -26,6 +26,7 @@ from batchbridge import diagnosis
 from batchbridge.cli.main import main
 from batchbridge.comparing import edit_yaml
 from batchbridge.comparing.fix_file import fix_file, safe_fixes
+from batchbridge.kit.config_texts import as_groups
 from batchbridge.meaning.findings import Finding, Phase, Severity
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading import arguments
@@ -134,7 +135,7 @@ def _yaml(framework: str) -> Callable[[random.Random], tuple[bytes, dict[str, An
 def _mapping(framework: str) -> Callable[[random.Random], tuple[Any, dict[str, Any]]]:
     def make(rng: random.Random) -> tuple[Any, dict[str, Any]]:
         seed = seeds.SETTINGS[framework]
-        made = mutation.tree(rng, dict(seed) if rng.random() < 0.5 else seeds.nested(seed))
+        made = mutation.tree(rng, dict(seed) if rng.random() < 0.5 else as_groups(seed))
         return (made if isinstance(made, dict) else {"value": made}), _options(rng, framework)
 
     return make
@@ -164,7 +165,7 @@ def _document(rng: random.Random) -> tuple[bytes, dict[str, Any]]:
 
 def _json(rng: random.Random) -> tuple[bytes, dict[str, Any]]:
     framework = rng.choice(list(seeds.SETTINGS))
-    tree = mutation.tree(rng, seeds.nested(seeds.SETTINGS[framework]))
+    tree = mutation.tree(rng, as_groups(seeds.SETTINGS[framework]))
     text = json.dumps(tree, indent=rng.choice((None, 1)))
     return mutation.data(rng, mutation.text(rng, [text]) if rng.random() < 0.6 else text), _options(rng, framework)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from batchbridge.kit.config_texts import as_groups
+
 TESTS = Path(__file__).parents[1]
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
@@ -187,22 +189,10 @@ def command(dialect: str) -> list[str]:
     return argv
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested mappings."""
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *groups, name = key.split(".")
-        inner = tree
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[name] = value
-    return tree
-
-
 @cache
 def yaml_texts(framework: str) -> tuple[str, ...]:
     """The settings as YAML: nested, and with an anchor, a comment and a flow mapping."""
-    values = nested(SETTINGS[framework]) if framework in _HYDRA else dict(SETTINGS[framework])
+    values = as_groups(SETTINGS[framework]) if framework in _HYDRA else dict(SETTINGS[framework])
     plain = yaml.safe_dump(values, sort_keys=False)
     marked = "base: &base {a: 1, b: [1, 2]}\nother:\n  <<: *base\n" + plain.replace("\n", "  # said here\n", 1)
     return plain, plain, marked, yaml.safe_dump(values, default_flow_style=True)

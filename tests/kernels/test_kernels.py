@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,18 +9,14 @@ from types import ModuleType
 import pytest
 
 from batchbridge.testing.equivalence import TRAJECTORY_BAR
+from batchbridge_on_cpu.scripts import module_at
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def record() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("record_kernels", HERE / "record.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(HERE / "record.py", "record_kernels")
 
 
 def test_the_bar_is_that_of_a_trajectory(record: ModuleType) -> None:

@@ -11,6 +11,7 @@ from batchbridge.errors import LedgerError
 from batchbridge.ledger import diff, read_steps
 from batchbridge.ledger.comparing import applied_weights
 from batchbridge.ledger.reading import Ledger
+from batchbridge.meaning.prompt_digest import digest_of
 from batchbridge.meaning.spec import LossTerm
 from batchbridge.meaning.weights import Normaliser, Row, token_weights
 
@@ -333,3 +334,15 @@ def test_runs_without_a_common_step_are_not_called_equal(ledger):
     for one, other in ((whole, later), (later, whole), (later, later)):
         with pytest.raises(LedgerError, match="there is nothing to compare"):
             diff(one, other)
+
+
+def test_data_sets_of_the_same_length_and_other_texts_are_said(ledger):
+    texts = [str(number) for number in range(8)]
+    one, same, other = (digest_of(prompts) for prompts in (texts, list(texts), texts[::-1]))
+    told = "the data sets differ: all 8 prompts: other texts, or the same in another order"
+    whole = ledger("whole", prompts=one)
+    assert told in diff(whole, ledger("other", prompts=other)).notes
+    assert diff(whole, ledger("same", prompts=same)).notes == ()
+    assert diff(whole, ledger("older")).notes == ()
+    # Another framework keeps the same prompts in another form.
+    assert diff(whole, ledger("verl", prompts=other, framework="verl")).notes == ()

@@ -34,12 +34,15 @@ def test_each_package_says_that_it_is_typed(package: str) -> None:
     assert (Path(spec.origin).parent / "py.typed").is_file()
 
 
-def test_the_templates_of_pages_are_installed() -> None:
-    spec = find_spec("batchbridge.render")
+@pytest.mark.parametrize("folder", ["render/pages", "playground/page"])
+def test_the_files_of_pages_are_installed(folder: str) -> None:
+    spec = find_spec("batchbridge")
     assert spec is not None
     assert spec.origin is not None
-    names = {file.name for file in (Path(spec.origin).parent / "pages").iterdir()}
-    assert names == {"base.html", "diff.html", "explain.html", "ledger.html", "page.css", "parts.html"}
+    installed, here = Path(spec.origin).parent / folder, Path(__file__).parents[2] / "src" / "batchbridge" / folder
+    names = {file.name for file in here.iterdir() if file.is_file()}
+    assert {file.name for file in installed.iterdir() if file.is_file()} == names
+    assert len(names) > 2
 
 
 def test_adapters_are_ordinary_entry_points(distribution: importlib.metadata.Distribution) -> None:

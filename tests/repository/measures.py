@@ -130,6 +130,7 @@ ROOMS = (
     "batchbridge.reports",
     "batchbridge",
     "batchbridge.native_check",
+    "batchbridge.playground",
     "batchbridge.cli",
     "batchbridge.__main__",
 )

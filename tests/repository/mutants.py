@@ -75,7 +75,18 @@ _CORE = (
         '"rollout_shuffle",',
         "tests/core/test_critic.py",
     ),
-    ("kit/workers", "compare_with_plan(self.plan, step, seen, said)", "pass", "tests/core/test_recorder.py"),
+    (
+        "kit/workers",
+        "compare_with_plan(self.plan, step, seen, said, dict(losses))",
+        "pass",
+        "tests/core/test_recorder.py",
+    ),
+    (
+        "kit/workers",
+        "(None, None, value) for value in known.items()",
+        "(None, None, value) for value in ()",
+        "tests/core/test_recorder.py",
+    ),
     (
         "kit/workers",
         "steps = -(-own.completions_per_rollout //",
@@ -95,6 +106,9 @@ _CORE = (
         "tests/adapters/easyr1/upstream_values",
     ),
     ("kit/drift", "rel_tol=row.tolerance", "rel_tol=0.5", "tests/core/test_recorder.py"),
+    ("kit/drift", "if abs(off) <= tolerance * size or", "if True or", "tests/core/test_recorder.py"),
+    ("kit/producers", "<= ruled.rooms[place]:", "<= 9.0:", "tests/core/test_producers.py"),
+    ("kit/row_digests", "if found.get(name) != digest]", "if name not in found]", "tests/core/test_producers.py"),
     (
         "kit/checkpoints",
         "return min(plan.rollout(rollout).generated_at_step,",
@@ -145,6 +159,12 @@ _CORE = (
         "tests/adapters/easyr1/upstream_values -k order",
     ),
     ("kit/schedules", "{rate / peak:", "{1.5 * rate / peak:", "tests/core/test_schedules.py"),
+    (
+        "meaning/prompt_digest",
+        "found[str(number + 1)] = sample.hexdigest()",
+        'found[str(number + 1)] = "same"',
+        "tests/core/test_prompt_digest.py",
+    ),
     ("kit/clipping", "return canonical or UNREACHED", "return canonical", "tests/between/test_clipping.py"),
     ("kit/observing", "return seen.returned", "return ()", "tests/core/test_observing.py"),
     ("kit/patches", "for undo, _ in reversed(changes)", "for undo, _ in changes", "tests/core/test_patching.py"),
@@ -158,7 +178,7 @@ _OF_EASYR1 = (
         "kit/replicas",
         "return [row for part in parts for row in part]",
         "return parts[dist.get_rank(group)]",
-        "tests/adapters/easyr1/native/test_gradients_easyr1.py",
+        "tests/adapters/easyr1/native/test_gradients_easyr1.py -k [2]",
     ),
 )
 _OF_TORCH = (
@@ -170,9 +190,33 @@ _OF_TORCH = (
     ),
     (
         "kit/measuring",
-        "weight = (found * unit).sum(1)",
-        "weight = (1.5 * found * unit).sum(1)",
+        "seen.value, seen.loss_gradient = (loss.detach() - beside) * times, None",
+        "seen.value, seen.loss_gradient = loss.detach() * times, None",
         f"{_TORCH}/test_measuring.py",
+    ),
+    (
+        "kit/measuring",
+        "last[0] = seen.value.double() * (",
+        "last[0] = losses.sum() * (",
+        f"{_TORCH}/test_measuring.py",
+    ),
+    (
+        "kit/measuring",
+        "weight = (found * sure).sum(1)",
+        "weight = (1.5 * found * sure).sum(1)",
+        f"{_TORCH}/test_measuring.py",
+    ),
+    (
+        "kit/ddp_exchange",
+        "kinds = {HALF[name] for name in found if name in HALF}",
+        "kinds: set[torch.dtype] = set()",
+        f"{_TORCH}/test_ddp_hooks.py",
+    ),
+    (
+        "kit/rounding",
+        "torch.finfo(own).eps * change",
+        "0 * change",
+        "tests/testing/native/test_rounding.py",
     ),
     (
         "kit/objectives",
@@ -186,16 +230,76 @@ _OF_TORCH = (
         "predictors += [end - 2, *range",
         f"{_TORCH}/test_padding_free.py -k oracles",
     ),
+    (
+        "kit/carried_rows",
+        "values = values[:length]",
+        "values = values[: length - 1]",
+        "tests/testing/native/test_carried_rows.py",
+    ),
+    (
+        "kit/model_inputs",
+        "if place in names and not bool(alike)",
+        "if place in names and alike is None",
+        "tests/testing/native/test_carried_rows.py",
+    ),
     ("kit/before_update", "if not self._depth:", "if True:", "tests/testing/native/test_before_update.py"),
     (
         "kit/step_probe",
-        "most / (float(whole_norm(norm)) + 1e-6)",
-        "1.5 * most / (float(whole_norm(norm)) + 1e-6)",
+        "most / (whole_norm(norm) + 1e-6)",
+        "1.5 * most / (whole_norm(norm) + 1e-6)",
         "tests/testing/native/test_step_probe.py",
+    ),
+    ("kit/own_terms", "if own and not allowed and", "if False and", "tests/testing/native/test_own_terms_of_losses.py"),
+    (
+        "kit/optimizer_groups",
+        "if LEARNING_RATE not in self._allowed:",
+        "if False:",
+        "tests/testing/native/test_optimizer_groups.py",
+    ),
+    (
+        "kit/new_start",
+        "checkpoint is not None and not again",
+        "False",
+        f"{_TORCH}/test_restart.py -k ledger_whose_run_can_go_on",
     ),
     ("kit/worker_layer", "step != self._last + 1:", "step > self._last + 1:", _LAYER),
     ("kit/replicas", "            drift = error\n", "            pass\n", _LAYER),
-    ("kit/sharded", "return (whole / copies)", "return (1.5 * whole / copies)", f"{_TORCH}/test_fsdp.py -k oracles"),
+    (
+        "kit/gradient_sketches",
+        "apart > bar or factor > bar * share",
+        "apart > 99 * bar or factor > 99 * bar * share",
+        "tests/testing/native/test_gradient_sketches.py",
+    ),
+    (
+        "kit/gradient_sketches",
+        "first = zlib.crc32(one.name.encode()) % _WINDOWS\n",
+        "first = 0\n        table[:] = 1.0\n",
+        "tests/testing/native/test_gradient_sketches.py",
+    ),
+    (
+        "kit/gradient_sketches",
+        "        self._turn += 1\n",
+        "        pass\n",
+        "tests/testing/native/test_gradient_sketches.py",
+    ),
+    (
+        "kit/gradient_origins",
+        "        del hooks[key]\n",
+        "        continue\n",
+        "tests/testing/native/test_gradient_sketches.py",
+    ),
+    (
+        "kit/gradient_origins",
+        "return Part(piece, held.intra_param_start_idx, _world() // shards)",
+        "return Part(piece, 0, _world() // shards)",
+        f"{_TORCH}/test_fsdp.py -k oracles",
+    ),
+    (
+        "kit/gradient_origins",
+        "handle.world_size if handle.uses_sharded_strategy else 1",
+        "handle.world_size",
+        f"{_TORCH}/test_fsdp.py -k oracles",
+    ),
 )
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -61,14 +61,32 @@ TRL: Mapping[str, Rows] = {
         ),
         (
             "watching",
+            "self._tap.returned(loss, times=terms.times, beside=beside)",
+            "pass",
+            "tests/adapters/trl/native/test_measured.py -k tampered_with",
+        ),
+        (
+            "loss_terms",
+            "value = -coefficient * (",
+            "value = coefficient * (",
+            "tests/adapters/trl/native/test_terms.py -k adaptive_bonus_follows",
+        ),
+        (
+            "watching",
             "scale=accelerator.num_processes * scaler)",
             "scale=1.5 * accelerator.num_processes * scaler)",
             _SAME,
         ),
         (
+            "advantages",
+            "if self.allowed or torch.isinf(rewards).any():",
+            "if True:",
+            f"{_TRL}/test_producer.py",
+        ),
+        (
             "recording",
-            "self._log.write(state.global_step - 1,",
-            "self._log.write(state.global_step,",
+            "self._index = state.global_step - 1",
+            "self._index = state.global_step",
             f"{_SEEN} -k ledger_says",
         ),
         (
@@ -84,10 +102,16 @@ TRL: Mapping[str, Rows] = {
             f"{_TRL}/test_resume.py -k killed_run_goes_on_as",
         ),
         (
+            "finished",
+            'any(folder.glob("optimizer*"))',
+            "True",
+            f"{_TRL}/test_restart.py -k lost_a_file",
+        ),
+        (
             "sharding",
-            "return gradient / handle.world_size",
-            "return gradient",
-            f"{_TRL}/test_fsdp.py -k oracles",
+            "len(unit()._modules) == 1",
+            "len(unit()._modules) == 0",
+            f"{_TRL}/test_fsdp.py -k unit_of_its_own",
         ),
         (
             "carriers",
@@ -193,6 +217,12 @@ VERL: Mapping[str, Rows] = {
             f"{_VERL}/native/test_corrections_verl.py -k not_the_samplers",
         ),
         (
+            "columns",
+            '"response_mask", "advantages", "old_log_probs"',
+            '"response_mask", "old_log_probs"',
+            f"{_VERL}/native/test_gradients_verl.py -k hand_in",
+        ),
+        (
             "critic_engine",
             "return 0.5 * torch.max(",
             "return 0.75 * torch.max(",
@@ -221,6 +251,12 @@ VERL: Mapping[str, Rows] = {
             "distance = current - self.logprobs",
             "distance = 1.5 * current - self.logprobs",
             f"{_VERL}/native/test_distillation_verl.py",
+        ),
+        (
+            "watching",
+            "self._tap.returned(result[0], beside=self._bonus(options))",
+            "pass",
+            f"{_VERL}/native/test_gradients_verl.py -k hand_in",
         ),
         (
             "watching",
@@ -306,10 +342,22 @@ OPENRLHF: Mapping[str, Rows] = {
             f"{_ORL}/native/test_leftovers_openrlhf.py -k shorter_step",
         ),
         (
+            "inputs",
+            "if SENT not in item.info:",
+            "if item.info:",
+            f"{_ORL}/native/test_gradients_openrlhf.py -k tampered_with",
+        ),
+        (
             "critic_engine",
             "return 0.5 * error",
             "return 0.75 * error",
             f"{_ORL}/native/test_critic_openrlhf.py -k nobody_tampers",
+        ),
+        (
+            "watching",
+            "self._tap.returned(loss, beside=self._beside())",
+            "pass",
+            f"{_ORL}/native/test_gradients_openrlhf.py -k tampered_with",
         ),
         (
             "watching",
@@ -365,9 +413,21 @@ EASYR1: Mapping[str, Rows] = {
             f"{_EZR}/upstream_values/native/test_trainer_easyr1.py",
         ),
         (
+            "inputs",
+            '"response_mask", "advantages", "old_log_probs"',
+            '"response_mask", "old_log_probs"',
+            f"{_EZR}/upstream_values/native/test_trainer_easyr1.py",
+        ),
+        (
             "engine",
             "return share * self._normaliser.tokens / tokens if tokens",
             "return 1.5 * share * self._normaliser.tokens / tokens if tokens",
+            f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
+        ),
+        (
+            "engine",
+            "with self._one_step(len(data)), self._watch.differentiating():",
+            "with self._one_step(len(data)):",
             f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
         ),
         (
@@ -414,9 +474,9 @@ OPEN_INSTRUCT: Mapping[str, Rows] = {
             f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
         ),
         (
-            "weights",
-            "lambda parameter: parameter.grad)",
-            "lambda parameter: parameter)",
+            "inputs",
+            "starts = (piece.start, middle, middle, middle)",
+            "starts = (piece.start, middle, end, middle)",
             f"{_OI}/upstream_values/native/test_pieces_open_instruct.py",
         ),
         (

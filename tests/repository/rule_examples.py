@@ -26,9 +26,10 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.meaning.findings import Fix
 from batchbridge.reading import read as reader
-from batchbridge.reading.arguments import as_read
+from batchbridge.reading.arguments import changed_source
+from batchbridge.reading.read import as_read
 from batchbridge.rule_page import ExampleSettings, broken_by, read_example
-from batchbridge.testing.laws_of_findings import changed_source, mends
+from batchbridge.testing.laws_of_findings import mends
 
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS = ("trl", "verl", "easyr1", "openrlhf", "open_instruct")
@@ -187,12 +188,13 @@ def main() -> None:
     )
     taken: set[str] = set()
     for framework in FRAMEWORKS:
-        found: dict[str, ExampleSettings] = {}
+        file = ROOT / "adapters" / f"batchbridge_{framework}" / "rules" / "examples.json"
+        before = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        found = {code: example for code, example in before.items() if "program" in example}  # written by hand
         for (name, code), candidates in sorted(recorder.found.items()):
             if name == framework and code not in taken and (example := smallest(name, code, candidates)) is not None:
                 found[code] = {key: value for key, value in example.items() if value is not None}
         taken |= {code for code in found if not code.startswith("BB-")}
-        file = ROOT / "adapters" / f"batchbridge_{framework}" / "rules" / "examples.json"
         lines = ",\n".join(f"{json.dumps(code)}: {json.dumps(example)}" for code, example in sorted(found.items()))
         file.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
         print(framework, len(found))

@@ -11,19 +11,35 @@ from mutations import FOUND, NOT_RUN, SURVIVED, Outcome, faults, main, page_of, 
 
 ACTING = {
     "src/batchbridge/meaning": (
-        *("advantages", "candidates", "critic_run", "micro_batches", "order", "plan", "stream", "weights"),
+        *("advantages", "candidates", "critic_run", "micro_batches", "order", "plan", "prompt_digest"),
+        *("stream", "weights"),
     ),
     "src/batchbridge/kit": (
-        *("before_update", "checkpoints", "clipping", "drift", "identified_rows", "lifecycle", "measuring"),
+        *("before_update", "carried_rows", "checkpoints", "clipping", "drift", "identified_rows", "lifecycle"),
+        *("measuring", "model_inputs"),
         *("native_steps", "objectives", "packable", "packed_batches", "packing", "patches", "probing", "ranks"),
-        *("replicas", "schedules", "sharded", "step_cost", "step_driver", "step_probe", "token_budgets"),
+        *("new_start", "optimizer_groups", "own_terms", "producers", "row_digests"),
+        *("gradient_origins", "gradient_sketches", "replicas", "schedules", "step_cost", "step_driver", "step_probe"),
+        *("token_budgets",),
         *("torch_random", "worker_layer", "workers"),
     ),
 }
 """Folder of the core -> its modules that decide what a run trains."""
 NAMES = (
     *("advantages", "ahead", "apart", "asynchronous", "attaching", "behaviour", "candidates*", "carriers"),
-    *("checkpoints", "clock", "critic", "critic_engine", "distillation", "driver", "engine", "epochs", "exchange"),
+    *(
+        "checkpoints",
+        "clock",
+        "columns",
+        "critic",
+        "critic_engine",
+        "distillation",
+        "driver",
+        "engine",
+        "epochs",
+        "exchange",
+    ),
+    *("finished", "inputs"),
     *("feed", "images", "learners", "loss_terms", "membership", "metrics", "observe", "other_engines", "padding_free"),
     *("probe", "queued", "recording", "rings", "rows", "runtime", "sampling", "scoring", "sequences", "sharding"),
     *("shared_prompts", "shares", "sharing", "trainer*", "turns", "watching", "weights"),

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from batchbridge_on_cpu.scripts import module_at
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def make_pages() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_pages"] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs" / "make_pages.py", "make_pages")
 
 
 def words(make_pages: ModuleType) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -12,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from batchbridge_on_cpu.scripts import module_at
 
 ROOT = Path(__file__).parents[2]
 OURS = re.compile(r"(?:batchbridge(?:_\w+)?|bashread|native|by_hand)[./](?:\w+[./])*\w+")
@@ -98,12 +99,7 @@ def test_a_module_of_ours_is_found_however_it_is_named(text: str, found: list[st
 
 @pytest.fixture
 def matrix_age() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("matrix_age", ROOT / "tests" / "repository" / "matrix_age.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "tests" / "repository" / "matrix_age.py", "matrix_age")
 
 
 class Repository:

@@ -5,14 +5,14 @@ Its labels are facts only: their keys, numbers, commits, and no line that could 
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from batchbridge_on_cpu.scripts import module_at
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "strangers"
 LABELS = {
@@ -35,13 +35,7 @@ SETTING = {"key": "data.own", "file": "run.sh", "line": 3}
 
 @pytest.fixture(scope="module")
 def measure() -> Any:
-    spec = importlib.util.spec_from_file_location("strangers_measure", FOLDER / "measure.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_at(FOLDER / "measure.py", "strangers_measure")
 
 
 def finding(code: str, *, undecided: bool = False) -> dict[str, Any]:

@@ -123,37 +123,21 @@ def record(adapter: str, name: str, label: str, folder: Path, status: str, root:
     return True
 
 
-def record_declared(adapter: str, version: str, folders: Mapping[str, Path | None], root: Path = ROOT) -> None:
-    """Writes the settings that the release `version` declares: only once the adapter's tables are complete for it."""
-    module = importlib.import_module(f"batchbridge_{adapter}.declared")
-    made = {"version": version, "declared": module.declared_in(folders)}
-    (root / f"batchbridge_{adapter}" / "declared.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-
-
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description="See the module.")
     parser.add_argument("--status", choices=("tested", "read", "seen"), default="seen")
     parser.add_argument("--adapter", action="append", choices=ADAPTERS, help="default: every one that has the package")
     parser.add_argument("--folder", action="append", default=[], metavar="NAME==VERSION=FOLDER")
-    parser.add_argument("--declared", choices=("trl", "openrlhf"), help="record the settings that the releases declare")
     parser.add_argument("releases", nargs="*", metavar="NAME==VERSION")
     asked = parser.parse_args(words)
-    folders: dict[str, Path | None] = {}
     with tempfile.TemporaryDirectory() as work:
         for release in [*asked.folder, *asked.releases]:
             name, _, rest = release.partition("==")
             version, _, place = rest.partition("=")
             folder = Path(place) if place else fetched(name.partition(":")[0], version, Path(work))[0]
-            folders[name] = folder
-            if asked.declared == name:
-                newest = version
-            if asked.declared is not None:
-                continue
             into = asked.adapter or [one for one in ADAPTERS if not (one == "easyr1" and name == "verl")]
             done = [adapter for adapter in into if record(adapter, name, version, folder, asked.status)]
             print(f"{name} {version}: {asked.status}; {', '.join(done) or 'no adapter depends on it'}")
-        if asked.declared is not None:
-            record_declared(asked.declared, newest, folders)
     return 0
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import get_data
+from typing import Any
 
 import beneath
 from record import ROOT, code_of, fetched, record
@@ -87,10 +87,8 @@ def settings_of(adapter: str, folders: Mapping[str, Path | None]) -> str:
         return difference_in(Path(str(folders["verl"])))
     from importlib import import_module
 
-    declared_in: Callable[[Mapping[str, Path | None]], dict[str, str]]
-    declared_in = import_module(f"batchbridge_{adapter}.declared").declared_in
-    known = declared.recorded(get_data(f"batchbridge_{adapter}", "declared.json") or b"{}")
-    return declared.difference(known, declared_in(folders))
+    module: Any = import_module(f"batchbridge_{adapter}.declared")
+    return declared.difference(module.known(), module.declared_in(folders))
 
 
 def look(folders: Mapping[str, tuple[Path, str]], beside: Mapping[str, tuple[Path, str]] | None = None) -> list[Row]:

@@ -155,7 +155,7 @@ def _step_fixes(facts: OpenRlhfFacts) -> tuple[Fix, ...]:
     names.DEVICES,
     fixes=_step_fixes,
     core="BB122",
-    text=printed.DEEPSPEED_BATCH,
+    text=(printed.DEEPSPEED_BATCH, printed.ACCUMULATION_ZERO),
 )
 @says(
     "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "

@@ -26,6 +26,10 @@ def _deepspeed_batch(n: Numbers) -> Iterator[Fix]:
         yield from devices(*divisors(n["train"] // n["micro"], n["devices"]))
 
 
+def _accumulation_above_zero(n: Numbers) -> Iterator[Fix]:
+    yield from setting("train_batch_size", n["devices"] * n["micro"])
+
+
 DEEPSPEED_BATCH = ErrorText(
     name="deepspeed-batch",
     versions="all (DeepSpeed's own assertion)",
@@ -70,4 +74,15 @@ FILTER_NEEDS_SCORES = ErrorText(
     rule="dynamic filtering needs scores while it generates: a remote reward or an agent function",
     meaning="a reward model in this job scores only after the rollout is complete",
     neighbours=lambda n: (Fix("give --reward.remote_url (a URL or a Python file) or --train.agent_func_path"),),
+)
+
+ACCUMULATION_ZERO = ErrorText(
+    name="deepspeed-accumulation-zero",
+    versions="all (DeepSpeed's own assertion)",
+    pattern=pattern(r"Gradient accumulation steps: # has to be greater than 0", "accumulation"),
+    rule="train_batch_size (completions per optimizer step) is at least micro_train_batch_size x data-parallel size",
+    meaning="one micro-batch on every device is more than the whole optimizer step",
+    source="OpenRLHF/OpenRLHF issues 434 and 584",
+    neighbours=_accumulation_above_zero,
+    asks=(DEVICES, Ask(name="micro", question="micro_train_batch_size (completions per device)")),
 )

@@ -88,7 +88,15 @@ def _micro_fixes(run: VerlRun) -> tuple[Fix, ...]:
 
 
 @RULES.add(
-    UPDATING, "BB-VERL-021", MICRO, MINI, GROUP, *DEVICES, fixes=_micro_fixes, core="BB122", text=printed.MICRO_OF_SHARE
+    UPDATING,
+    "BB-VERL-021",
+    MICRO,
+    MINI,
+    GROUP,
+    *DEVICES,
+    fixes=_micro_fixes,
+    core="BB122",
+    text=(printed.MICRO_OF_SHARE, printed.MICRO_BATCHES_OF_A_RANK),
 )
 @says(
     "AssertionError: data size must be divisible by micro_batch_size_per_gpu", "verl 0.9.1 workers/engine/utils.py:124"
@@ -165,7 +173,7 @@ def _steps_of(run: VerlRun) -> tuple[int, ...]:
     return (run.asked_per_step, *([critic] if critic > 0 else []))
 
 
-@RULES.add(UPDATING, "BB-VERL-022", PROMPTS, MINI, fixes=whole_steps, core="BB108")
+@RULES.add(UPDATING, "BB-VERL-022", PROMPTS, MINI, fixes=whole_steps, core="BB108", text=printed.MINI_BATCHES_OF_A_RANK)
 @says(_ITERATOR, _ITERATOR_SOURCE, ENGINE_WORKERS)
 def _remainder_asserts(run: VerlRun) -> str | None:
     if run.v1 or run.legacy or not remainder(run) or run[PROMPTS] < run[MINI]:

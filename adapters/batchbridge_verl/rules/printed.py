@@ -68,6 +68,14 @@ def _prompts_at_least(n: Numbers) -> Iterator[Fix]:
     yield from setting(_MINI, *divisors(n["prompts"], n["prompts"]))
 
 
+def _minis(n: Numbers) -> Iterator[Fix]:
+    if n.get("rows") and n.get("mini"):
+        yield from (
+            Fix(f"{size} completions for each replica and optimizer step") for size in divisors(n["rows"], n["mini"])
+        )
+    yield Fix("data.train_batch_size as a multiple of actor_rollout_ref.actor.ppo_mini_batch_size (both in prompts)")
+
+
 MINI_BATCH_ZERO = ErrorText(
     name="verl-mini-batch-zero",
     pattern=pattern(r"ppo_mini_batch_size # should be larger than 0 after normalization", "mini"),
@@ -192,4 +200,27 @@ TOKEN_BUDGET = ErrorText(
     meaning="a micro-batch sized in tokens must hold the longest sequence",
     neighbours=lambda n: setting("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", n["length"]),
     asks=(Ask(name="length", question="data.max_prompt_length + data.max_response_length (tokens)"),),
+)
+
+MINI_BATCHES_OF_A_RANK = ErrorText(
+    name="verl-mini-batches-of-a-rank",
+    versions=">=0.1",
+    pattern=pattern(r"AssertionError: # % # != 0", "rows", "mini")
+    + r"|assert self\.batch\.batch_size\[0\] % mini_batch_size == 0",
+    rule="the completions of a rollout on each replica are a multiple of its mini-batch (ppo_mini_batch_size x "
+    "rollout.n / replicas)",
+    meaning="the workers cut a rollout into optimizer steps, and the last one is not full: data.train_batch_size "
+    "is not a multiple of ppo_mini_batch_size, or rows were dropped on the way",
+    source="verl 0.1 to 0.7.1 protocol.py DataProto.make_iterator",
+    neighbours=_minis,
+)
+
+MICRO_BATCHES_OF_A_RANK = ErrorText(
+    name="verl-micro-batches-of-a-rank",
+    versions="Megatron and EasyR1's relatives",
+    pattern=r"assert tensors\.batch_size\[0\] % batch_size == 0",
+    rule="the completions of a mini-batch on each replica are a multiple of ppo_micro_batch_size_per_gpu",
+    meaning="a mini-batch does not come out in whole micro-batches",
+    source="verl utils/torch_functional.py split_dict_tensor_into_batches",
+    neighbours=lambda n: (Fix("a ppo_micro_batch_size_per_gpu that divides a replica's share of a mini-batch"),),
 )

@@ -34,8 +34,11 @@ _NO_RUN = ("BB005", "BB010", "BB020", "BB021")
 
 
 def files_of(path: str) -> list[str]:
-    """A file, or what is left of a run, itself; the files of a folder and those below it, but for hidden ones, past
-    runs' and what links lead to, sorted; where it has none, the past runs in it."""
+    """The files that a path stands for, sorted.
+
+    A file, and a folder that a run left, stand for themselves. Any other folder stands for the files in it and below
+    it, without hidden ones, those of past runs and what links lead to; where there are none, for the past runs in it.
+    """
     try:
         folder = Path(path).is_dir()
     except ValueError:  # a NUL character
@@ -154,7 +157,7 @@ def open_ones(lines: Sequence[FileVerdict]) -> str:
 
 
 def told(lines: Sequence[FileVerdict]) -> Iterator[str]:
-    """The lines, what is open before them, and a total behind them."""
+    """The lines of a report: what several files leave open alike, a line for each file, and the totals."""
     if said := open_ones(lines):
         yield said
     width = max((len(one.file) for one in lines), default=0)

@@ -197,7 +197,12 @@ def _with_near_name(source: Source, file: Path) -> Source:
 
     from batchbridge.meaning.findings import Fix
 
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
+        if set(file.name) & set("*?[") and (matched := sum(1 for _ in islice(file.parent.glob(file.name), MOST_NAMES))):
+            files = f"{matched} files" if matched > 1 else "one file"
+            fix = Fix(f"give the pattern without quotes, so that the shell puts {files} in its place")
+            problems = tuple(replace(one, fixes=(fix,)) for one in source.problems)
+            return replace(source, problems=problems)
         beside = [one.name for one in islice(file.parent.iterdir(), MOST_NAMES) if one.suffix == file.suffix]
         if near := get_close_matches(file.name, beside, 1, 0.7):
             fix = Fix(f"name {file.with_name(near[0])}, which is there")

@@ -15,9 +15,9 @@ html_option = click.option(
     "html_file",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Also write an HTML page to FILE; it loads nothing. Needs batchbridge[html].",
+    help="Also write an HTML page to FILE; it loads nothing.",
 )
-_OF_THE_EXTRA = {"jinja2": "Jinja2", "markupsafe": "Jinja2", "vl_convert": "vl-convert-python"}
+_OF_THE_EXTRA = {"vl_convert": "vl-convert-python"}
 
 
 def keep(option: str, file: Path, overwrite: bool) -> None:

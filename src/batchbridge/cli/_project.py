@@ -12,12 +12,20 @@ from typing import Any
 
 from batchbridge.cli._output import wrong
 from batchbridge.frozen import dataclass
+from batchbridge.meaning.findings import EQUIVALENT_TO
 
 FAIL_ON = ("error", "unread", "undecided", "warning")
 """The verdicts and findings that make the exit code of `check` other than 0; each includes those before it."""
 MAX_FOLDERS = 64
 """Folders of a glob."""
-_OF_A_FILE = {"framework": str, "framework_version": str, "world_size": int, "dataset_size": int, "ignore": list}
+_OF_A_FILE = {
+    "framework": str,
+    "framework_version": str,
+    "world_size": int,
+    "dataset_size": int,
+    "ignore": list,
+    "expect": dict,
+}
 _OF_ALL: Mapping[str, type] = {**_OF_A_FILE, "select": list, "fail_on": str, "baseline": str, "files": dict}
 _WORDS = {str: "a text", int: "a whole number above 0", list: "a list of texts", dict: "a table"}
 
@@ -42,10 +50,21 @@ class ProjectSettings:
         if file is None or not (self.settings or self.files):
             return {}
         said = {key: self.settings[key] for key in _OF_A_FILE if key in self.settings and key != "ignore"}
-        parts = Path(os.path.relpath(file, self.folder)).parts
-        matching = [table for glob, table in self.files.items() if _matches(parts, tuple(glob.split("/")))]
-        said = {key: value for table in (said, *matching) for key, value in table.items()}
+        matching = self._matching(file)
+        said = {key: value for table in (said, *matching) for key, value in table.items() if key != "expect"}
         return {**said, "ignore": [code for table in matching for code in table.get("ignore", ())]}
+
+    def expected_of(self, file: str | None) -> dict[str, Any]:
+        """The expectations of a file's run (`batchbridge.comparing.expectations`); a path as seen from here."""
+        tables = [self.settings, *([] if file is None else self._matching(file))]
+        said = {name: value for table in tables for name, value in table.get("expect", {}).items()}
+        if EQUIVALENT_TO in said:
+            said[EQUIVALENT_TO] = os.path.relpath(self.folder / said[EQUIVALENT_TO])
+        return said
+
+    def _matching(self, file: str) -> list[Mapping[str, Any]]:
+        parts = Path(os.path.relpath(file, self.folder)).parts
+        return [table for glob, table in self.files.items() if _matches(parts, tuple(glob.split("/")))]
 
 
 def project(file: str | None) -> ProjectSettings:
@@ -110,9 +129,22 @@ def _checked(table: Any, kinds: Mapping[str, type], place: str) -> dict[str, Any
             fits = fits and all(isinstance(item, str) for item in value)
         if not fits:
             wrong(f"{place}.{key} = {value!r:.60}: expected {_WORDS[kinds[key]]}")
+        if key == "expect":
+            _check_expected(value, f"{place}.expect")
         if key == "fail_on" and value not in FAIL_ON:
             wrong(f"{place}.{key} = {value!r:.60}: expected one of {', '.join(FAIL_ON)}")
     return dict(table)
+
+
+def _check_expected(table: Mapping[str, Any], place: str) -> None:
+    """The check that a run has all that a table expects."""
+    from batchbridge.comparing.expectations import expectable, no_such  # most projects expect nothing
+
+    for name, value in table.items():
+        if name != EQUIVALENT_TO and name not in expectable():
+            wrong(f"{place}.{name}: {no_such(name)}")
+        if name == EQUIVALENT_TO and not isinstance(value, str):
+            wrong(f"{place}.{name} = {value!r:.60}: expected a text")
 
 
 @cache

@@ -1,16 +1,22 @@
-"""Output for a terminal: tables drawn by rich, findings and verdicts in colour. Plain and stable everywhere else."""
+"""Output for a terminal: lines folded at blanks, tables that cut no word, findings and verdicts in colour. Plain and
+stable everywhere else."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import click
 
 from batchbridge.render.text import TableRenderer, plain_table
 
-INDENT = 2
-"""Blanks that a section puts before the lines of a table."""
+INDENT = 4
+"""Most blanks that stand before the lines of a table."""
+HANGING = 2
+"""Blanks by which the rest of a folded line stands further in than its beginning."""
 _COLOURS = {"error": "31", "invalid": "31", "undecided": "33", "not read": "33", "warning": "33", "valid": "32"}
 _COLOURED = re.compile(
     r"^(?:(?P<indent> {0,2})(?P<kind>error|undecided|warning)(?= (?::|\S+:\d+ | ))"
@@ -20,9 +26,60 @@ _COLOURED = re.compile(
 """The severity of a finding, and the verdict of `batchbridge.render.text.summary`."""
 
 
+def show(text: str) -> None:
+    """Prints a printable `text`: on a terminal folded to its width and in colour, else as it is."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        from batchbridge.render.lanes_in_text import ASCII
+
+        text = text.translate(ASCII)
+    click.echo(coloured("\n".join(_folded(text, _width()))) if _is_terminal() else text)
+
+
+def _width() -> int:
+    """Columns of the terminal; COLUMNS is honoured."""
+    return max(shutil.get_terminal_size().columns, 20)
+
+
+def _folded(text: str, width: int) -> Iterator[str]:
+    """The lines of `text`, those that are longer than `width` columns folded at blanks; words stay whole."""
+    import textwrap
+
+    for line in text.split("\n"):
+        if len(line) <= width:
+            yield line
+            continue
+        first = len(line) - len(line.lstrip(" "))
+        rest = " " * (first + HANGING)
+        yield from textwrap.wrap(
+            line, width, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+
+
 def table_for_stdout() -> TableRenderer:
-    """`plain_table`, or rich's tables where standard output is a terminal that can show them."""
-    return _rich_table if _is_terminal() else plain_table
+    """`plain_table`, or on a terminal rich's tables, or a record for each row where its columns are too narrow."""
+    return _table_on_terminal if _is_terminal() else plain_table
+
+
+def _table_on_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    if sum(widths) + GAP * (len(widths) - 1) + INDENT <= _width():
+        return _rich_table(headers, rows)
+    return "\n".join(line for row in rows for line in _record(headers, row))
+
+
+GAP = 3
+"""Blanks between two columns of `_rich_table`."""
+
+
+def _record(headers: Sequence[str], row: Sequence[str]) -> Iterator[str]:
+    """A row as lines: its first cell, and below it the others, each behind its column's name."""
+    yield row[0]
+    said = [f"{name} {cell}" for name, cell in zip(headers[1:], row[1:], strict=True) if cell]
+    if said:
+        yield f"  {', '.join(said)}"
 
 
 def coloured(text: str) -> str:

@@ -14,7 +14,7 @@ from batchbridge.cli import _folder
 from batchbridge.cli._input import InputCommand, asked_for, input_options, verbose_option
 from batchbridge.cli._project import FAIL_ON, project
 from batchbridge.cli._selection import FindingSelection, exit_code
-from batchbridge.cli._tables import coloured
+from batchbridge.cli._tables import show, table_for_stdout
 from batchbridge.cli.main import FINE, INVALID
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING
 
@@ -130,7 +130,7 @@ def command(
         if form == "text" and not native and any(_has_constructor(found.reading) for found in reports):
             said = f"{said}\n{_NOT_ASKED}"
     if said and not diff:
-        click.echo(said)
+        (show if form == "text" else click.echo)(said)
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
     return code
@@ -161,12 +161,13 @@ def _judged(
 
         if (unread := none_of(asked["framework"], asked["source"])) is not None:
             return Check(name=file, reading=unread), FINE, set()
-    found = check(**asked, keep=selection.counts)
+    counting = partial(check, keep=selection.counts, expect=own.expected_of(file))
+    found = counting(**asked)
     if fix:
         from batchbridge.cli import _fix
 
         _fix.usage(file, source)
-        found = _fix.fix(found, asked, partial(check, keep=selection.counts), write=fix == "write")
+        found = _fix.fix(found, asked, counting, write=fix == "write")
     if native:
         found = _with_native(found)
     fails = fail_on or own.settings.get("fail_on", "error" if several else "undecided")
@@ -228,4 +229,4 @@ def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:
         from batchbridge.render import formats
 
         return formats.FORMATS[form](reports)
-    return coloured("\n\n".join(found.text(verbose=verbose) for found in reports))
+    return "\n\n".join(found.text(table_for_stdout(), verbose=verbose) for found in reports)

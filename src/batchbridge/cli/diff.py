@@ -8,6 +8,7 @@ import click
 
 from batchbridge.cli._input import SIZE, asked_for
 from batchbridge.cli._output import html_option, write_page
+from batchbridge.cli._tables import show
 from batchbridge.cli.main import EXIT_CODES
 
 
@@ -52,8 +53,7 @@ def command(
     under another version (--version-b), on other devices (--world-size-b), or with another setting (--set-b).
     """
     from batchbridge import read
-    from batchbridge.comparing.differences import compare
-    from batchbridge.comparing.releases import settled_alike
+    from batchbridge.comparing.diff_sources import compared
 
     names = (a, a if b is None else b)
     asked = []
@@ -74,7 +74,7 @@ def command(
         )
         sizes = {key: own[key] for key in ("world_size", "dataset_size")}
         asked.append((own["source"], read(**{key: value for key, value in own.items() if key != "name"}), sizes))
-    found = compare(*settled_alike(asked))
+    found = compared(asked)
     if html_file is not None:
         from batchbridge.render import html
 
@@ -86,5 +86,5 @@ def command(
         return print_json([{**files, **found.to_dict()}], EXIT_CODES[found.verdict])
     from batchbridge.render import between
 
-    click.echo(between.comparison(names, found))
+    show(between.comparison(names, found))
     return EXIT_CODES[found.verdict]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from batchbridge.cli._input import CODE, asked_for, reading_options
+from batchbridge.cli._tables import show
 from batchbridge.cli.main import FINE, UNDECIDED
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def command(text: str | None, given: tuple[str, ...], config: str | None, as_jso
     if found:
         from batchbridge.render import between
 
-        click.echo(between.diagnoses(found, config, versioned=versioned))
+        show(between.diagnoses(found, config, versioned=versioned))
     else:
         texts = (*known_texts(), *quoted_texts())
         frameworks = ", ".join(dict.fromkeys(text.framework for text in texts))

@@ -11,7 +11,7 @@ import click
 
 from batchbridge.cli._input import InputCommand, asked_for, input_options, verbose_option
 from batchbridge.cli._output import html_option, write_page
-from batchbridge.cli._tables import coloured, table_for_stdout
+from batchbridge.cli._tables import show, table_for_stdout
 from batchbridge.cli.main import EXIT_CODES
 
 
@@ -19,7 +19,8 @@ from batchbridge.cli.main import EXIT_CODES
 @input_options
 @verbose_option
 @html_option
-def command(as_json: bool, verbose: bool, html_file: str | None, **source: Any) -> int:
+@click.option("--live", is_flag=True, help="Open a page that answers while one drags; FILE alone is read, here.")
+def command(as_json: bool, verbose: bool, html_file: str | None, live: bool, **source: Any) -> int:
     """Explain what a configuration will train: each number with its unit, its origin, and what follows from it.
 
     FILE is a YAML, JSON or TOML file in the framework's own form, or a launch script (read, never run); --set adds to
@@ -27,6 +28,12 @@ def command(as_json: bool, verbose: bool, html_file: str | None, **source: Any) 
     """
     from batchbridge import explain
 
+    if live:
+        if as_json or html_file is not None:
+            raise click.UsageError("--live opens a page; it goes with neither --json nor --html")
+        from batchbridge.cli._live import open_page
+
+        return open_page(**source)
     found = explain(**asked_for(**source))
     if html_file is not None:
         from batchbridge.render import html
@@ -37,5 +44,5 @@ def command(as_json: bool, verbose: bool, html_file: str | None, **source: Any) 
         from batchbridge.cli._json import print_json
 
         return print_json([{"file": found.name, **found.to_dict()}], EXIT_CODES[found.verdict])
-    click.echo(coloured(found.text(table_for_stdout(), verbose=verbose)))
+    show(found.text(table_for_stdout(), verbose=verbose))
     return EXIT_CODES[found.verdict]

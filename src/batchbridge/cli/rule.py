@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from batchbridge.cli._tables import show
 from batchbridge.cli.main import FINE, tip
 
 
@@ -32,5 +33,5 @@ def command(code: str, as_json: bool) -> int:
         return print_json([page.to_dict()], FINE)
     from batchbridge.render.rule import page as shown
 
-    click.echo(shown(page), nl=False)
+    show(shown(page).rstrip("\n"))
     return FINE

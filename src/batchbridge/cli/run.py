@@ -162,7 +162,8 @@ def command(
             raise click.UsageError("--sync: what the run means is known once its trainer is built; give --spec")
         spec = Spec.from_dict(spec).replace(staleness=Staleness()).to_dict()
     if ledger is not None and any(Path(ledger).glob("rank-*.jsonl")):  # whether it resumes is known at its first step
-        ways = "a run that is resumed goes on in it, one that starts anew ends at its first step"
+        anew = "one that starts anew sets it aside, or ends where a checkpoint is left"
+        ways = f"a run that is resumed goes on in it, {anew}"
         tell(f"{ledger} has a ledger: {ways}", ledger)
     launch = Launch(
         framework=own.framework,

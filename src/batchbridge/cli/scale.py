@@ -10,7 +10,7 @@ import click
 
 from batchbridge.cli._input import InputCommand, devices, input_options, reading_from
 from batchbridge.cli._output import keep, writing
-from batchbridge.cli._tables import table_for_stdout
+from batchbridge.cli._tables import show, table_for_stdout
 from batchbridge.cli.main import EXIT_CODES, FINE, INVALID
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def command(
         return print_json([{"file": name, **found.to_dict(), "applied": None}], EXIT_CODES[found.verdict])
     from batchbridge.render import between
 
-    click.echo(between.scaling(name, found, table_for_stdout()))
+    show(between.scaling(name, found, table_for_stdout()))
     if found.verdict == "undecided" and reading.framework_version is not None and present is None:
         click.echo("if the world size is what is missing: --from DEVICES says what FILE is written for")
     return EXIT_CODES[found.verdict]

@@ -51,7 +51,8 @@ class Comparison:
     differences: ranked, the largest effect first. cannot_tell: fields that one side leaves open. no_difference: other
     values with the same meaning. derived: (name, unit, a, b) of derived numbers that differ. left_open: what the
     frameworks decide by timing or random state, a's then b's; it does not count. not_compared: given native keys that
-    no canonical field comes from, of two frameworks that share no word for them.
+    no canonical field comes from, of two frameworks that share no word for them. example_devices: where a side does not
+    say its devices, the number for which all this holds, as an example: no verdict rests on it.
     """
 
     a: Reading
@@ -62,6 +63,7 @@ class Comparison:
     derived: tuple[tuple[str, str, Any, Any], ...] = ()
     left_open: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     not_compared: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    example_devices: int | None = None
 
     def __repr__(self) -> str:
         sides = f"{self.a.framework} with {self.b.framework}"
@@ -104,5 +106,6 @@ class Comparison:
             "no_difference_in_meaning": [difference.to_dict() for difference in self.no_difference],
             "derived": [dict(zip(("name", "unit", "a", "b"), row, strict=True)) for row in self.derived],
             "left_open_natively": {"a": list(self.left_open[0]), "b": list(self.left_open[1])},
+            "example_devices": self.example_devices,
             "not_compared": {"a": list(self.not_compared[0]), "b": list(self.not_compared[1])},
         }

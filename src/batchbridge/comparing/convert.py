@@ -194,7 +194,10 @@ def convert_to(
     given: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> Conversion:
-    """The conversion of `convert`, with the target's adapter."""
+    """The conversion of `convert`, with the target's adapter.
+
+    given: the settings of the user's own file, of which the conversion then lists what it leaves behind.
+    """
     reading = reading.supposed
     version = version and plugins.release(adapter, version)
     if version is not None and (unknown := unknown_version(adapter, version)) is not None:
@@ -206,6 +209,7 @@ def convert_to(
     found = start if reading.spec is None else _searched(adapter, reading, version, start)
     if found.fields:
         return found
+    # Nothing was written, so every setting outside the schema stays behind.
     return dataclasses.replace(found, outside=all_left(reading, left or {}, _own(reading)))
 
 

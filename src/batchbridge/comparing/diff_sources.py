@@ -6,11 +6,13 @@ Its own file: releases are compared with each other, and so cannot be asked by w
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.differences import compare
-from batchbridge.comparing.releases import settled_alike
+from batchbridge.comparing.releases import USUAL_DEVICES, settled_alike, valid_devices
 from batchbridge.contract.reading import Reading
 from batchbridge.reading.read import read
 
@@ -25,7 +27,8 @@ def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: i
         dataset_size: Prompts in the dataset, of each side that is not a `Reading`.
 
     Returns:
-        The differences; without a specification on both sides only the verdicts.
+        The differences. Where only numbers of devices are missing, those on as many as both can have, and
+        `example_devices` says how many; where more is missing, only the verdicts.
 
     Raises:
         TypeError: A side has a type that `read` does not take.
@@ -33,4 +36,35 @@ def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: i
     """
     sizes: dict[str, Any] = {"world_size": world_size, "dataset_size": dataset_size}
     sides = [(side, side if isinstance(side, Reading) else read(side, **sizes), sizes) for side in (a, b)]
-    return compare(*settled_alike(sides))
+    return compared(sides)
+
+
+def compared(asked: Sequence[tuple[object, Reading, Mapping[str, Any]]]) -> Comparison:
+    """The comparison of two sources. asked: each with its reading and the arguments of `read`."""
+    taken = settled_alike(asked)
+    found = compare(*taken)
+    devices = [_devices(*one) for one in zip((one[0] for one in asked), taken, (one[2] for one in asked), strict=True)]
+    if found.verdict == "invalid" or (found.a.spec is not None and found.b.spec is not None):
+        return found
+    both = set(devices[0]) & set(devices[1])
+    if not both:
+        return found
+    size = min(both, key=lambda one: (abs(one - USUAL_DEVICES), one))
+    examples = [_on(size, source, reading, said) for (source, _, said), reading in zip(asked, taken, strict=True)]
+    return replace(compare(*examples), a=found.a, b=found.b, example_devices=size)
+
+
+def _devices(source: object, reading: Reading, said: Mapping[str, Any]) -> tuple[int, ...]:
+    """The numbers of devices that a side may have: its own, or those on which an undecided one would be valid."""
+    if reading.spec is not None:
+        return (reading.spec.topology.world_size,)
+    if isinstance(source, Reading) or said.get("world_size") is not None:
+        return ()
+    return valid_devices(source, reading, **{key: value for key, value in said.items() if key != "world_size"})
+
+
+def _on(size: int, source: object, reading: Reading, said: Mapping[str, Any]) -> Reading:
+    if reading.spec is not None:
+        return reading
+    version = None if reading.copy is not None else reading.framework_version
+    return read(source, **{**said, "framework": reading.framework, "version": version, "world_size": size})

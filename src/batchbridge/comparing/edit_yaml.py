@@ -329,6 +329,7 @@ class _Editor:
         return False
 
     def _remove(self, item: _Item, indexes: list[int]) -> None:
+        """Notes the edits that take these pairs of a mapping out: of a flow mapping the pair, else its whole lines."""
         for index in indexes:
             key, value = item.pairs[index]
             if not self._shares(value, REMOVED):

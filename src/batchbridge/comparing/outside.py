@@ -190,7 +190,11 @@ def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:
 def _offers(
     rows: Mapping[str, SharedSetting], name: str, said: list[SharedValue], back: Reading
 ) -> Iterator[OutsideReport]:
-    """Values that could be written for the word `name`, the first that the target takes being the one."""
+    """Reports of the target's settings that could carry the word `name`, the best first, and last of the blanks that a
+    person fills in. The caller keeps the first that the target's reader accepts.
+
+    rows: the target's settings. said: the source's values for the word. back: what the target says so far, for units.
+    """
     for one in said:
         for key, row in rows.items():
             if row.name == one.row.name == name and one.value is not None:

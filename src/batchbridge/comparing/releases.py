@@ -44,13 +44,14 @@ class ReleaseVerdicts:
     """A configuration under all known releases. spans: oldest first. reading: of a release that declares the most of
     its keys, of these one in which it is valid, else one in which no error is found, of these the newest. nowhere: keys
     that no release declares. deciding: keys that decide the sizes of batches in some release. declared: release to how
-    many more keys it declares than it lacks."""
+    many more keys it declares than it lacks. unnamed: the commit that is named in place of a release; empty: none."""
 
     spans: tuple[ReleaseSpan, ...]
     reading: Reading
     nowhere: tuple[str, ...] = ()
     deciding: frozenset[str] = frozenset()
     declared: Mapping[str, int] = field(default_factory=dict)
+    unnamed: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -166,8 +167,8 @@ def example_of(source: object, reading: Reading, devices: Sequence[int], **said:
 
 
 def settled(source: object, reading: Reading, **said: Any) -> Reading:
-    """A reading under the release that declares the most of its keys, where it has none because nobody names a version;
-    with a note that says so. said: arguments of `read`."""
+    """The reading of a source whose version nothing names, under the release that declares the most of its keys; a note
+    (BB044) says which. A reading with a version is returned as it is. said: arguments of `read`."""
     return settled_alike([(source, reading, said)])[0]
 
 

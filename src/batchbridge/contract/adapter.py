@@ -78,6 +78,9 @@ class Adapter(ABC):
     fills_places: ClassVar[bool] = False
     """Whether `attach` enforces a `batchbridge.meaning.candidates.CandidatePlan`: offers candidates in its order and
     fills rollouts with those that rewards or timing keep. If not, such a spec is refused."""
+    counts_places: ClassVar[bool] = False
+    """Whether completions of an unwrapped run say their place in their rollout, so that mode "verify" takes such a
+    spec, too: which prompts a rollout has is open there."""
     outside: ClassVar[str] = ""
     """The place of the table of what settings decide that no canonical field comes from, `module:NAME` of a mapping
     from a pattern of keys (`fnmatch`) to a text, or to a `SharedSetting` where other frameworks have such a one; see
@@ -246,8 +249,9 @@ class Adapter(ABC):
         return found
 
     def examples(self) -> Mapping[str, Mapping[str, Any]]:
-        """The smallest configuration that breaks a rule, by code, for the rule's page: `values` or `argv`, `version`,
-        and where they are needed `world_size` and `dataset_size`. Default: `examples.json` beside `rule_table`."""
+        """The smallest configuration that breaks a rule, by code, for the rule's page: `values`, `argv` or the text of
+        a `program`, `version`, and where they are needed `world_size` and `dataset_size`. Default: `examples.json`
+        beside `rule_table`."""
         from importlib.resources import files
 
         if not self.rule_table:

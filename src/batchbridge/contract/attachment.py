@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 from batchbridge.contract.evidence import Evidence
 from batchbridge.contract.reading import Mode, Padding, Reading, ReportTo
@@ -28,7 +29,7 @@ class Request:
     adapters that have no record of their framework's code. again: what stood before another request failed is put back;
     it was checked and probed when it was made, and need not be now. report_to: "trainer" where every optimizer step's
     numbers go to the trainer's own loggers; None: they go nowhere but into the ledger. padding: see `wrap`; "free" only
-    where the adapter says `packs`.
+    where the adapter says `packs`. prompts: the digest of the prompts' texts; None: unknown.
     """
 
     spec: Spec
@@ -42,6 +43,7 @@ class Request:
     again: bool = False
     report_to: ReportTo | None = None
     padding: Padding = "padded"
+    prompts: Mapping[str, Any] | None = None
 
     def same_as(self, other: Request) -> bool:
         """Whether both ask for the same thing of a trainer that has not changed."""
@@ -112,4 +114,8 @@ class Attachment:
             lines += [f"  decided while it runs: {path} = {why}" for path, why in self.plan.undecided.items()]
         lines += [f"  left different: {path}: {reason}" for path, reason in self.left_different.items()]
         lines += [f"  note: {note}" for note in self.notes]
+        if self.request.prompts is not None and self.request.prompts["whole"] is None:
+            from batchbridge.meaning.prompt_digest import sampled
+
+            lines.append(sampled(self.request.prompts))
         return "\n".join(lines)

@@ -65,12 +65,30 @@ class Condition:
     silent: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, kw_only=True)
+class GivenArguments:
+    """The arguments that a call of a Python program gives.
+
+    named: those by name, to their places. positional: how many stand before them. open: there may be others. changed:
+    what is called may be another than its name says. only_if: what only running the program would tell, and whether the
+    call is reached depends on. caught: the program goes on where the call fails. modules: packages that it imports.
+    """
+
+    named: Mapping[str, Where] = field(default_factory=dict)
+    positional: int = 0
+    open: bool = False
+    changed: bool = False
+    only_if: tuple[str, ...] = ()
+    caught: bool = False
+    modules: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class BuiltTrainer:
     """A trainer that a Python program builds: its class in full with its ancestors.
 
     methods: those that classes of the program give it. repeated_over: names of its attributes over whose range such a
-    method repeats something (`[row for row in rows for _ in range(self.num_generations)]`).
+    method repeats something (`[row for row in rows for _ in range(self.num_generations)]`). given: the arguments.
     """
 
     name: str
@@ -78,6 +96,7 @@ class BuiltTrainer:
     bases: tuple[str, ...] = ()
     methods: frozenset[str] = frozenset()
     repeated_over: frozenset[str] = frozenset()
+    given: GivenArguments = GivenArguments(open=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,8 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.meaning.micro_batches import with_attention as with_attention
     from batchbridge.meaning.plan import RolloutPlan as RolloutPlan
     from batchbridge.meaning.plan import StepPlan as StepPlan
+    from batchbridge.meaning.prompt_digest import PromptColumn as PromptColumn
+    from batchbridge.meaning.rounding import float32_rooms as float32_rooms
     from batchbridge.meaning.spec import Advantage as Advantage
     from batchbridge.meaning.spec import Carried as Carried
     from batchbridge.meaning.spec import DenominatorScope as DenominatorScope

@@ -71,12 +71,6 @@ class _HooksWithLast(OrderedDict[int, Callable[..., Any]]):
         return not self and not self.last
 
 
-def applied_rate(optimizer: Any) -> float:
-    """The learning rate that an optimizer applies, as far as it says so in torch's words; NaN: it does not."""
-    groups = getattr(optimizer, "param_groups", None) or [{}]
-    return float(groups[0].get("lr", float("nan")))
-
-
 def strangers(optimizer: Any, module: Any) -> str | None:
     """The objection that an optimizer of torch updates parameters which are not the trained module's; None where all
     are. Parameters are compared as objects: an engine that keeps copies of them is none of torch's optimizers."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from batchbridge.contract.attachment import Attachment
+from batchbridge.contract.attachment import Attachment, Request
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotAttach, PlanError
+from batchbridge.kit.allowing import OTHER_PROMPTS
 from batchbridge.meaning.plan import Plan, Position
 from batchbridge.meaning.spec import Spec
 
@@ -76,14 +77,16 @@ def write(folder: Path, saved: Mapping[str, Any]) -> None:
 
 def read(folder: Path) -> dict[str, Any] | None:
     """The state that `write` wrote; None where there is no such file. Raises `CannotAttach` for one that cannot be
-    read."""
+    read, or holds something else."""
     try:
         saved = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise _refusal(f"{folder / STATE_FILE} cannot be read: {error}") from None
-    return saved if isinstance(saved, dict) else {}
+    if not isinstance(saved, dict) or not {"schema", "plan"} & saved.keys():
+        raise _refusal(f"{folder / STATE_FILE} is damaged: it holds no state of a run; resume from another checkpoint")
+    return saved
 
 
 def check_files(folder: Path) -> None:
@@ -93,24 +96,45 @@ def check_files(folder: Path) -> None:
     torch.save writes a ZIP archive, whose directory stands at its end. A file that is missing is named by whoever looks
     for it.
     """
-    cut = _cut_off(folder)
+    cut = cut_off(folder)
     if cut is None:
         return
-    whole = [path.parent for path in folder.parent.glob(f"*/{STATE_FILE}") if _cut_off(path.parent) is None]
+    whole = [path.parent for path in folder.parent.glob(f"*/{STATE_FILE}") if cut_off(path.parent) is None]
     newest = max(whole, key=lambda path: (path / STATE_FILE).stat().st_mtime, default=None)
     remedy = "; no other checkpoint beside it is whole" if newest is None else f"; the newest whole one is {newest}"
     raise _refusal(f"{cut} is cut off: the checkpoint was not finished when the run was killed{remedy}")
 
 
-def _cut_off(folder: Path) -> Path | None:
+def cut_off(folder: Path) -> Path | None:
+    """The first file of a checkpoint that is cut off, of torch's and of safetensors' form; None: no file is."""
     import zipfile  # a check of a configuration, which looks at no checkpoint, imports this module, too
 
-    for file in sorted(folder.rglob("*.pt")):
-        with file.open("rb") as start:
-            archive = start.read(2) == b"PK"
-        if archive and not zipfile.is_zipfile(file):
-            return file
+    for file in sorted(folder.rglob("*")):
+        if file.suffix == ".safetensors" and file.is_file():
+            if _reaches(file) > file.stat().st_size:
+                return file
+        elif file.suffix in (".pt", ".pth") and file.is_file():
+            with file.open("rb") as start:
+                archive = start.read(2) == b"PK"
+            if not file.stat().st_size or (archive and not zipfile.is_zipfile(file)):
+                return file
     return None
+
+
+def _reaches(file: Path) -> int:
+    """The bytes that a file of safetensors has by its own header: 8 bytes of the header's length, a JSON of the places
+    of its tensors, and the tensors."""
+    with file.open("rb") as start:
+        length = int.from_bytes(start.read(8), "little")
+        size = file.stat().st_size
+        if not 2 <= length <= size - 8:
+            return 8 + max(length, 2)
+        try:
+            header = json.loads(start.read(length))
+            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            return 0  # of another form, of which nothing is known
+    return 8 + length + max(ends, default=0)
 
 
 def resume(
@@ -120,14 +144,15 @@ def resume(
     where: str,
     ranks: int,
     other_ranks: str | None,
+    request: Request | None = None,
     held: Collection[int] = (),
-    reading: Reading | None = None,
 ) -> ResumePoint:
     """The place where `plan` goes on after a checkpoint. Raises `CannotAttach` unless the checkpoint continues it.
 
     saved: a `state`, or the digest of one that the first versions saved; None or anything else: not ours. where: names
     the checkpoint. other_ranks: why the framework cannot load it on another number of ranks, and what to do; None: it
-    can. held: generated rollouts whose completions were saved. reading: for the user's own names of settings.
+    can. request: of the run that goes on: its prompts, what it allows, and the user's own names of settings. held:
+    generated rollouts whose completions were saved.
     """
     if not saved or not {"schema", "plan"} & saved.keys():
         raise _refusal(
@@ -142,6 +167,7 @@ def resume(
         before = Spec.from_dict(saved["spec"]) if "schema" in saved else None
     except (KeyError, TypeError, ValueError) as error:
         raise _refusal(f"{where}: its saved state cannot be read: {error!s:.300}") from None
+    reading = None if request is None else request.reading
     if wrote != ranks and other_ranks is not None:
         raise _refusal(ranks_differ(where, wrote, ranks, other_ranks))
     if before is None:
@@ -166,7 +192,7 @@ def resume(
             f"{where} lies inside rollout {names}, whose completions it does not hold: it was the last of a shorter "
             "run; resume from a checkpoint before that rollout"
         )
-    notes = tuple(_notes(where, changed, plan.asked, reading))
+    notes = (*_notes(where, changed, plan.asked, reading), *_of_prompts(where, saved.get("prompts"), request))
     return ResumePoint(position=position, ranks=wrote, changed=tuple(changed), saved=saved, notes=notes)
 
 
@@ -183,6 +209,37 @@ def tell(trainer: object, notes: Sequence[str], *, aloud: bool = True) -> None:
         attachment.notes.extend(notes)
     if notes and aloud:
         warnings.warn(f"batchbridge: {'. '.join(notes)}", UserWarning, stacklevel=2)
+
+
+def _of_prompts(where: str, saved: Mapping[str, Any] | None, request: Request | None) -> Iterator[str]:
+    """Notes on other prompts than those of the run that wrote the checkpoint. Raises `CannotAttach` unless they are
+    allowed."""
+    now = None if request is None else request.prompts
+    if saved is None or now is None or request is None:
+        return
+    from batchbridge.meaning.prompt_digest import unlike
+
+    if (change := unlike(saved, now)) is None:
+        return
+    if OTHER_PROMPTS not in request.allow:
+        reason = (
+            f"{where} was written with other prompts ({change}): some would be trained twice, others never; load and "
+            f'shuffle the data set as before (with a seed), or go on with allow=("{OTHER_PROMPTS}",)'
+        )
+        raise CannotAttach({OTHER_PROMPTS: reason})
+    yield f"resumed from {where} on other prompts ({change}), which allow={OTHER_PROMPTS} accepts"
+
+
+def with_prompts(request: Request, prompts: Sequence[Any] | None, gather: Callable[[Any], list[Any]]) -> Request:
+    """The request with the digest of a trainer's prompts, which checkpoints hold. Collective. Raises `CannotAttach`
+    where ranks have other prompts; a run that is observed alone goes on."""
+    from batchbridge.meaning.prompt_digest import digest_of, has_rows, other_rank
+
+    digest = digest_of(prompts) if prompts is not None and has_rows(prompts) else None
+    reason = other_rank(gather(digest))
+    if reason is not None and request.mode != "observe":
+        raise CannotAttach({OTHER_PROMPTS: reason})
+    return replace(request, prompts=digest)
 
 
 def _refusal(reason: str) -> CannotAttach:

@@ -10,8 +10,8 @@ from typing import Any
 _PLAIN_WORD = r"[\w./:@%+\-]+"
 
 
-def nested_yaml(values: Mapping[str, Any]) -> str:
-    """Dotted keys as nested YAML."""
+def as_groups(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested mappings."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *parents, leaf = key.split(".")
@@ -19,7 +19,12 @@ def nested_yaml(values: Mapping[str, Any]) -> str:
         for parent in parents:
             at = at.setdefault(parent, {})
         at[leaf] = value
-    return "\n".join(_yaml(tree, 0)) + "\n"
+    return tree
+
+
+def nested_yaml(values: Mapping[str, Any]) -> str:
+    """Dotted keys as nested YAML."""
+    return "\n".join(_yaml(as_groups(values), 0)) + "\n"
 
 
 def nested_toml(values: Mapping[str, Any]) -> str:

@@ -10,10 +10,11 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-OPEN: Final = "(computed)"
-"""The default of a setting whose default is no constant."""
+from batchbridge.kit.shipped_settings import OPEN as OPEN
+
 MAX_BYTES = 4 << 20
 _DEEPEST = 12
 _KINDS = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
@@ -24,6 +25,7 @@ _GROUPS = frozenset({"dict", "Dict", "Mapping"})
 class DeclaredSetting(NamedTuple):
     """One setting. kind: "int", "float", "bool", "str", "list", "dict", "flag" (an option without a value, that is then
     true), "flag_off", or "any". words: how many an option takes, None: any number. choices: empty where there are none.
+    annotation: a field's type, as it stands in the code.
     """
 
     kind: str
@@ -31,43 +33,86 @@ class DeclaredSetting(NamedTuple):
     optional: bool = False
     words: int | None = 1
     choices: tuple[Any, ...] = ()
+    annotation: ast.expr | None = None
 
 
 # ---- options
 
 
 def declared_options(file: Path) -> dict[str, DeclaredSetting]:
-    """Option to what every `add_argument("--option", ...)` in a file declares of it."""
+    """Option to what every `add_argument("--option", ...)` in a file declares of it, also in a loop over constants."""
     found: dict[str, DeclaredSetting] = {}
     tree = _parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+    for node, names in _calls(tree, {}) if tree is not None else ():
+        if not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr == "add_argument":
             for option in node.args:
-                if isinstance(option, ast.Constant) and str(option.value).startswith("--"):
-                    found[str(option.value).removeprefix("--")] = _option(node)
+                name = _constant(option, names)
+                if isinstance(name, str) and name.startswith("--"):
+                    found[name.removeprefix("--")] = _option(node, names)
         elif node.func.attr == "set_defaults":
             for word in node.keywords:
                 if word.arg in found:
-                    found[str(word.arg)] = found[str(word.arg)]._replace(default=_constant(word.value))
+                    found[str(word.arg)] = found[str(word.arg)]._replace(default=_constant(word.value, names))
     return found
 
 
-def _option(call: ast.Call) -> DeclaredSetting:
+def _calls(node: ast.AST, names: Mapping[str, Any]) -> Iterator[tuple[ast.Call, Mapping[str, Any]]]:
+    """Every call below a node, with the names of the loops over constants around it."""
+    if isinstance(node, ast.Call):
+        yield node, names
+    if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+        values = _constant(node.iter, names)
+        if isinstance(values, list | tuple):
+            for value in values:
+                for one in node.body:
+                    yield from _calls(one, {**names, node.target.id: value})
+            return
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child, names)
+
+
+def _option(call: ast.Call, names: Mapping[str, Any]) -> DeclaredSetting:
     said = {word.arg: word.value for word in call.keywords if word.arg is not None}
-    action = _constant(said["action"]) if "action" in said else "store"
+    action = _constant(said["action"], names) if "action" in said else "store"
     if action in ("store_true", "store_false"):
         off = action == "store_false"
-        return DeclaredSetting("flag_off" if off else "flag", _constant(said["default"]) if "default" in said else off)
-    default = _constant(said["default"]) if "default" in said else None
+        return DeclaredSetting(
+            "flag_off" if off else "flag", _constant(said["default"], names) if "default" in said else off
+        )
+    default = _constant(said["default"], names) if "default" in said else None
     kind = _KINDS.get(said["type"].id, "any") if "type" in said and isinstance(said["type"], ast.Name) else "str"
     kind = "any" if "type" in said and not isinstance(said["type"], ast.Name) else kind
-    number = _constant(said["nargs"]) if "nargs" in said else 1
-    choices = _constant(said["choices"]) if "choices" in said else ()
+    number = _constant(said["nargs"], names) if "nargs" in said else 1
+    choices = _constant(said["choices"], names) if "choices" in said else ()
     listed = tuple(choices) if isinstance(choices, list | tuple) else ()
     words = number if isinstance(number, int) else None
     return DeclaredSetting(kind, default, default is None, words, listed)
+
+
+# ---- parameters
+
+REQUIRED, OPTIONAL, BY_NAME, ANY_NAME = "required", "optional", "by name", "**"
+"""Kinds of parameters; `BY_NAME`: optional, and by its name alone."""
+
+
+def declared_parameters(file: Path, name: str) -> dict[str, str]:
+    """Parameter to its kind, of the constructor that the class `name` of a file has itself; empty where it has none, or
+    where a decorator may take other ones."""
+    tree = _parsed(file)
+    classes = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name] if tree else []
+    functions = [one for node in classes for one in node.body if isinstance(one, ast.FunctionDef)]
+    made = next((one for one in functions if one.name == "__init__"), None)
+    if made is None or made.decorator_list or made.args.vararg is not None:
+        return {}
+    takes = made.args
+    first = [one.arg for one in (*takes.posonlyargs, *takes.args)][1:]
+    needed = len(first) - len(takes.defaults)
+    found = {one: REQUIRED if at < needed else OPTIONAL for at, one in enumerate(first)}
+    for one, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True):
+        found[one.arg] = REQUIRED if default is None else BY_NAME
+    return found | ({ANY_NAME: ANY_NAME} if takes.kwarg is not None else {})
 
 
 # ---- dataclasses
@@ -110,7 +155,7 @@ def _fields(root: Path, file: Path, name: str, nested: bool, depth: int) -> Iter
             yield from ((f"{one.target.id}.{key}", value) for key, value in inner.items())
         else:
             default = None if one.value is None else _default(one.value)
-            yield one.target.id, DeclaredSetting(kind, default, optional or default is None)
+            yield one.target.id, DeclaredSetting(kind, default, optional or default is None, annotation=one.annotation)
 
 
 def _kind(annotation: ast.expr) -> tuple[str, bool, str]:
@@ -153,10 +198,22 @@ def _default(value: ast.expr) -> Any:
     return _constant(value)
 
 
-def _constant(node: ast.expr) -> Any:
+def _constant(node: ast.expr, names: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """The value of an expression of constants, and of `names`; `OPEN` where it is none."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, OPEN)
+    if isinstance(node, ast.JoinedStr):
+        parts = [_constant(one.value if isinstance(one, ast.FormattedValue) else one, names) for one in node.values]
+        return OPEN if OPEN in parts else "".join(map(str, parts))
+    if isinstance(node, ast.IfExp) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq):
+        left, right = (_constant(one, names) for one in (node.test.left, node.test.comparators[0]))
+        return OPEN if OPEN in (left, right) else _constant(node.body if left == right else node.orelse, names)
+    made = {"int": int, "float": float}.get(_last(node.func)) if isinstance(node, ast.Call) else None
     try:
+        if made is not None and isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+            return made(ast.literal_eval(node.args[0]))
         return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, OverflowError):
         return OPEN
 
 

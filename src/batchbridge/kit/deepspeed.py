@@ -12,7 +12,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import methods
 
 if TYPE_CHECKING:
-    from batchbridge.kit.sharded import ShardedWeight
+    from batchbridge.kit.gradient_sketches import Sketches
 
 ENGINE = Package(
     "deepspeed",
@@ -51,18 +51,22 @@ def whole_gradient(parameter: Any) -> Any:
     return safe_get_full_grad(parameter) if summed is None else summed
 
 
-def of_deepspeed(
-    module: Any, all_reduce: Callable[[Any], object] | None = None, *, apart: bool = False
-) -> ShardedWeight | None:
-    """The smallest trained weight of a module that DeepSpeed trains, for a `StepProbe`. all_reduce, apart: see
-    `measuring.Witness`."""
-    from deepspeed.utils import safe_get_full_grad
-
+def smallest_of_deepspeed(module: Any) -> tuple[str, Any] | None:
+    """The smallest trained weight of a module that DeepSpeed trains, with its name, for a `measuring.Witness`."""
     from batchbridge.kit.measuring import Witness
-    from batchbridge.kit.sharded import WholeWeight
 
-    chosen = Witness.choose(list(module.named_parameters()), size=whole_size)
-    return None if chosen is None else WholeWeight(*chosen, safe_get_full_grad, all_reduce, apart=apart)
+    return Witness.choose(list(module.named_parameters()), size=whole_size)
+
+
+def sketches_of_deepspeed(module: Any, group: Any = None) -> Sketches | None:
+    """The sketches of a module that DeepSpeed trains; None where nothing is trained. group: the ranks that gradients
+    are averaged over; None: all."""
+    from batchbridge.kit.gradient_origins import ZeroOrigin
+    from batchbridge.kit.gradient_sketches import Sketches
+    from batchbridge.kit.measuring import all_reduce_over
+
+    made = Sketches(ZeroOrigin(module, group), all_reduce_over(group))
+    return made if made.names else None
 
 
 class BeforeUpdate:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import or_null_schema
 from batchbridge.kit.omegaconf import FINITE
+from batchbridge.kit.versions import joined_ranges
 from batchbridge.meaning.spec import Quantity, every_field
 
 Schema = dict[str, Any]
@@ -169,21 +170,7 @@ def elsewhere(rows: Iterable[Key], known: Collection[str], name: str, of: str) -
         if row.key not in known and not row.fixed:
             ranges.setdefault(row.key, []).append(row.versions)
     for key, versions in ranges.items():
-        yield key, refused(f"{name} has no setting {key}; {of} has it under {' and '.join(_joined(versions))}")
-
-
-def _joined(ranges: Iterable[str]) -> Iterator[str]:
-    """Ranges of versions, of which those that go on where another ends are one: >=1,<2 and >=2,<3."""
-    before = ""
-    for versions in ranges:
-        start, _, rest = versions.partition(",")
-        head, _, end = before.rpartition("<")
-        if end and start == f">={end}":
-            before = f"{head}{rest}".rstrip(",")
-        else:
-            yield from [before] if before else []
-            before = versions
-    yield before
+        yield key, refused(f"{name} has no setting {key}; {of} has it under {' and '.join(joined_ranges(versions))}")
 
 
 def _word(value: Any) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchbridge.kit.step_driver import RolloutRows
-from batchbridge.meaning.advantages import RULED, group_advantages
 from batchbridge.meaning.plan import Plan
 
 ROLLOUT = "batchbridge_rollout"
@@ -66,9 +64,11 @@ class PlannedLoader:
         collate: Callable[[list[Any]], dict[str, Any]],
         rollouts_done: Callable[[], int],
         prompts_at_once: int | None = None,
+        before: Callable[[int], None] = lambda rollout: None,
     ) -> None:
         """A loader from the trainer's place on. rollouts_done: the trainer's place, asked for when the first batch is.
-        prompts_at_once: of a batch; None: the whole rollout's."""
+        prompts_at_once: of a batch; None: the whole rollout's. before: called with each rollout before its batches."""
+        self._before = before
         self._plan, self.dataset, self._collate = plan, dataset, collate
         self._rollouts_done, self._at_once = rollouts_done, prompts_at_once
 
@@ -77,6 +77,7 @@ class PlannedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(self._rollouts_done(), self._plan.total_rollouts):
+            self._before(index)
             prompts, seeds = self._plan.rollout(index).prompts, self._plan.sampling_seeds(index)
             size = self._at_once or len(prompts)
             for start in range(0, len(prompts), size):
@@ -101,24 +102,3 @@ class PlannedLoader:
 
     def load_state_dict(self, state: Any) -> None:
         """The reading of an empty state, which does nothing: see the class."""
-
-
-def rewrite_advantages(batch: Any, rows: RolloutRows, plan: Plan) -> None:
-    """Puts the advantages that the spec rules in place of the framework's own; nothing where it rules none.
-
-    batch: with the columns token_level_rewards, response_mask and advantages. rows: where each completion lies in it.
-    """
-    rule = plan.spec.advantage
-    if rule.baseline not in RULED or rule.scale == "batch":
-        return
-    import torch
-
-    order = [rows.places[row] for row in rows.costs]
-    rewards = batch["token_level_rewards"].sum(-1)[order].tolist()
-    size = plan.completions_per_prompt
-    groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
-    flat = [value for group in group_advantages(groups, rule) for value in group]
-    values = torch.zeros_like(batch["advantages"])
-    for place, value in zip(order, flat, strict=True):
-        values[place] = value * batch["response_mask"][place]
-    batch["advantages"] = values

@@ -19,10 +19,11 @@ from batchbridge.contract.evidence import Code
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotAttach
 from batchbridge.frozen import dataclass
+from batchbridge.kit.allowing import ON_EVERY_FRAMEWORK
 from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.proven import UNPROVEN, require
+from batchbridge.kit.proven import require
 from batchbridge.kit.refusals import RefusalRow, not_allowable, reasons_against
 from batchbridge.running.wrap import shared
 
@@ -56,6 +57,8 @@ class Runtime:
     that one of them has is everyone's, after the checks, the patching and the probe: alone it would leave the others
     waiting where they communicate next.
 
+    prompts: texts or messages; None of a trainer that does not have them.
+
     started: a configuration's reading as an enforced run of it is, where the run fixes what the framework leaves open,
     or to the next rollout. Of a configuration, before there is a trainer: would_use: as uses. assumes: what it does not
     say, and `enforcement` takes for granted.
@@ -69,6 +72,7 @@ class Runtime:
     subject: Callable[[Any], Any] = lambda trainer: trainer
     training: Callable[[Any], bool] = lambda trainer: False
     gather: Callable[[Any, Any], list[Any]] = lambda trainer, value: [value]
+    prompts: Callable[[Any], Sequence[Any] | None] | None = None
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
     uses: Callable[[Any], Collection[str]] = lambda trainer: ()
@@ -87,7 +91,7 @@ class Runtime:
     @property
     def allowable(self) -> Collection[str]:
         """The names of refusals that `allow` accepts."""
-        return {*(refusal.name for refusal in self.refusals if refusal.allowable), UNPROVEN}
+        return {*(refusal.name for refusal in self.refusals if refusal.allowable), *ON_EVERY_FRAMEWORK}
 
     def check(self, trainer: Any, request: Request) -> Request:
         """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;
@@ -126,6 +130,11 @@ class Runtime:
             with _together(self, trainer, version):
                 request = request if request.again else self.check(trainer, request)
                 version = self.version(trainer)
+            if self.prompts is not None and not request.again:
+                with _together(self, trainer, version):
+                    from batchbridge.kit.checkpoints import with_prompts
+
+                    request = with_prompts(request, self.prompts(trainer), lambda mine: self.gather(trainer, mine))
             with _together(self, trainer, version):
                 patched = self.patch(trainer, request, patches, version)
             with _together(self, trainer, version):
@@ -175,17 +184,18 @@ def _undo(patches: Patches, patched: Patched) -> None:
         patched.detach()
 
 
-def is_inside(trainer: object, *functions: str, of: Collection[str]) -> bool:
+def is_inside(trainer: object, *functions: str, of: Collection[str] = ()) -> bool:
     """Whether some thread is inside a method of `trainer` with one of these names right now.
 
-    of: the packages whose functions count: a subclass of the user's own may override them, and do its work before it
-    calls theirs. A flag that a framework sets when training begins stays set after a run that was interrupted.
+    of: the packages whose functions count, all where none is named: a subclass of the user's own may override them, and
+    do its work before it calls theirs. A flag that a framework sets when training begins stays set after a run that was
+    interrupted.
     """
     for frame in list(sys._current_frames().values()):
         inner = frame
         while inner is not None:
-            package = str(inner.f_globals.get("__name__", "")).partition(".")[0]
-            if inner.f_code.co_name in functions and package in of and inner.f_locals.get("self") is trainer:
+            counts = not of or str(inner.f_globals.get("__name__", "")).partition(".")[0] in of
+            if inner.f_code.co_name in functions and counts and inner.f_locals.get("self") is trainer:
                 return True
             inner = inner.f_back  # type: ignore[assignment]  # the outermost frame has none
     return False

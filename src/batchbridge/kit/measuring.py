@@ -6,6 +6,7 @@ measured, on any version and any subclass of a trainer, wherever its log-probabi
 
 - `Tap` hooks the log-probabilities of a micro-batch as the model made them, in a step as it runs;
 - a leaf in their place needs no model at all: `Tap.leaf`, for a probe before training (see `batchbridge.kit.probing`);
+- `Tap.returned` takes down the loss that came of them, whose value should be that of its tokens' losses so weighed;
 - `Witness` measures what happens after backward: a parameter's own gradients against what the optimizer finds.
 
 Imports torch; knows no framework.
@@ -13,67 +14,53 @@ Imports torch; knows no framework.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 
 from batchbridge.errors import LostGradient
-from batchbridge.kit.objectives import Surrogate, clip_bounds, importance_ratio, kl_losses, policy_losses
+from batchbridge.kit.objectives import Surrogate, clip_bounds, importance_ratio
+from batchbridge.kit.patches import temporarily
+from batchbridge.kit.rounding import TOLERANCE, WIDEST_ALLOWANCE, allowances, token_losses, unit_gradient
+from batchbridge.kit.rounding import Rows as Rows  # of what a `Tap` is given
 from batchbridge.meaning.spec import Objective
 
-TOLERANCE: Mapping[torch.dtype, float] = {
-    # Largest relative departure that rounding explains, by the type of the gradient at the log-probabilities: 64 units
-    # in the last place of float32 (measured 0 to 16 on five frameworks), 2 of the half types, whose loss code rounds
-    # at every operation.
-    torch.float64: 64 * 2.0**-23,  # a float64 gradient of a loss that was computed in float32 is no better than that
-    torch.float32: 64 * 2.0**-23,
-    torch.bfloat16: 4 * 2.0**-8,
-    torch.float16: 16 * 2.0**-11,
-}
+_UNSURE = 64
+"""The weight of a row that shows none, at most, over the largest one beside it: rows of a sequence mean differ so."""
+_TINY = torch.finfo(torch.float64).tiny
 _EDGE = 1e-4
 """Relative distance of a ratio from its clipping bound within which either side may count: rounding decides there."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """The rows of a micro-batch and what they are meant to train, as the plan and the rollout have it: not as the loss
-    was given it.
-
-    All tensors of shape (rows, tokens), or (rows, 1) where one value holds for a whole row. mask: 1 per trained token.
-    old: old log-probabilities; None: the current ones, detached. reference: the reference policy's; None without a KL
-    term. multiplier: a factor of each token's policy loss (a correction towards the sampler), or a function of the
-    log-probabilities that gives it; None: 1. kl_share: weight of a token's KL term over that of its policy term;
-    None: 1.
-    """
-
-    mask: torch.Tensor
-    advantages: torch.Tensor
-    old: torch.Tensor | None = None
-    reference: torch.Tensor | None = None
-    multiplier: torch.Tensor | Callable[[torch.Tensor], torch.Tensor] | None = None
-    kl_share: torch.Tensor | None = None
+_FAR = 19.0
+"""Log of a token's ratio beyond which nobody knows its loss: frameworks bound it, from 20 on, in ways of their own."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """One row as it was trained. weight: the factor of its tokens' losses in the gradient at the log-probabilities;
-    None where nothing shows it (no trained token, or zero advantage and no KL term). departure: largest distance of a
-    token's gradient from `weight` times the objective's, relative to the row's largest; 0 where the loss is the
-    objective's. tolerance: what rounding explains of it."""
+    None where nothing shows it: no trained token, zero advantage and no KL term, or a gradient that rounding alone
+    decides. departure: largest distance of a token's gradient from `weight` times the objective's, beyond what
+    `rounding.allowances` has for the token, relative to the row's largest; 0 where the loss is the objective's.
+    tolerance: what rounding explains of both. loss: the sum of its tokens' losses before they are weighed; loss_size:
+    of what rounding is relative to in it, infinite where nobody knows them."""
 
     weight: float | None
     departure: float
     tolerance: float = TOLERANCE[torch.float32]
+    loss: float = 0.0
+    loss_size: float = 0.0
 
 
 class Tap:
     """The gradients at the log-probabilities of a step's micro-batches, and what they say of each row.
 
-    hook: makes what autograd calls of a function of ours (see `Observation.hook`).
+    valued: the objective whose value the loss has, where its gradient is another one's (a straight-through KL
+    estimator). hook: makes what autograd calls of a function of ours (see `Observation.hook`).
     """
 
     def __init__(
@@ -81,10 +68,15 @@ class Tap:
         objective: Objective,
         *,
         surrogate: Surrogate | None = None,
+        valued: Objective | None = None,
         hook: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
     ) -> None:
         self._objective, self._surrogate, self._hook = objective, surrogate, hook
+        self._valued = objective if valued is None else valued
         self._pending: list[_MicroBatch] = []
+        self.values: list[float | None] = []
+        """The values of the losses of the micro-batches of the last `take`, in the unit of its weights; None: nobody
+        said which loss a micro-batch has."""
 
     def watch(
         self, logprobs: torch.Tensor, rows: Rows, *, view: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -105,9 +97,36 @@ class Tap:
         """A tensor of log-probabilities that no model made, hooked: stands in for a forward pass."""
         return self.watch(values.detach().clone().requires_grad_(True), rows, view=view)
 
+    def returned(self, loss: Any, *, times: float = 1.0, beside: torch.Tensor | float | None = 0.0) -> None:
+        """Takes down the loss that the framework's code gave for the micro-batch that was watched last.
+
+        times: what the gradient is multiplied with between the loss and the log-probabilities, beside what the loss
+        itself does. beside: the part of the loss's value that terms with a name of their own have; None: nobody knows
+        it.
+        """
+        if self._pending and beside is not None and isinstance(loss, torch.Tensor) and loss.requires_grad:
+            seen = self._pending[-1]
+            seen.value, seen.loss_gradient = (loss.detach() - beside) * times, None
+            loss.register_hook(self._hook(seen.arrive_at_loss))
+
+    @contextlib.contextmanager
+    def differentiating(self) -> Iterator[None]:
+        """The span in which a framework differentiates its losses where nobody else can reach them: what it calls
+        `backward` of is taken as `returned`."""
+        native = torch.autograd.backward
+
+        def backward(tensors: Any, grad_tensors: Any = None, *given: Any, **options: Any) -> Any:
+            if isinstance(tensors, torch.Tensor) and not tensors.dim() and grad_tensors is None:
+                self.returned(tensors)
+            return native(tensors, grad_tensors, *given, **options)
+
+        with temporarily(torch.autograd, backward=backward):
+            yield
+
     def drop(self) -> None:
         """Forgets what was watched since the last `take`."""
         self._pending.clear()
+        self.values = []
 
     def take(self, *, scale: float = 1.0) -> list[list[Measured]]:
         """The rows of every micro-batch since the last call, in the order in which they were watched.
@@ -116,72 +135,103 @@ class Tap:
         data-parallel ranks, say); the weights are divided by it. Raises `LostGradient` for a micro-batch that no
         backward pass reached. Waits for the device once.
         """
-        pending, self._pending = self._pending, []
+        pending, self._pending, self.values = self._pending, [], []
         lost = [number for number, seen in enumerate(pending) if seen.gradient is None]
         if lost:
             raise LostGradient(f"micro-batch {lost[0]} of {len(pending)} was computed, but no gradient came back to it")
         if not pending:
             return []
         found = [self._measure(seen) for seen in pending]
-        flat = torch.cat([numbers for numbers, _ in found], dim=1).double().cpu().tolist()
-        result, start = [], 0
-        for numbers, tolerance in found:
-            end = start + numbers.shape[1]
-            weights, departures, known = (column[start:end] for column in flat)
+        numbers, result = zip(*torch.cat(found, dim=1).cpu().tolist(), strict=True), []
+        for seen, part in zip(pending, found, strict=True):
+            *rows, (value, *_) = islice(numbers, part.shape[1])
             result.append(
                 [
-                    Measured(weight / scale if is_known else None, departure, tolerance)
-                    for weight, departure, is_known in zip(weights, departures, known, strict=True)
+                    Measured(weight / scale if known else None, departure, tolerance, loss, size)
+                    for weight, departure, tolerance, known, loss, size in rows
                 ]
             )
-            start = end
+            self.values.append(None if seen.value is None else value / scale)
         return result
 
-    def _measure(self, seen: _MicroBatch) -> tuple[torch.Tensor, float]:
-        """(weight, departure, whether the weight is known) by row, shape (3, rows); and the tolerance."""
+    def _measure(self, seen: _MicroBatch) -> torch.Tensor:
+        """(weight, departure, tolerance, whether the weight is known, losses of the tokens, their size) by row, and
+        last the value of the loss in the first place, shape (6, rows + 1)."""
         gradient = seen.gradient
         assert gradient is not None, "take looks at this first"
-        tolerance = max(TOLERANCE.get(gradient.dtype, 0.0), TOLERANCE.get(seen.logprobs.dtype, 0.0))
-        unit, compared = self._unit_gradient(seen)
-        found = torch.where(compared, gradient.to(unit.dtype), torch.zeros((), dtype=unit.dtype, device=unit.device))
-        unit = torch.where(compared, unit, torch.zeros_like(unit))
-        found, unit = found.double(), unit.double()
-        length, most = unit.square().sum(1), unit.abs().amax(1)
-        weight = (found * unit).sum(1) / length.clamp(min=torch.finfo(torch.float64).tiny)
+        own = max(gradient.dtype, seen.logprobs.dtype, key=lambda kind: TOLERANCE.get(kind, 0.0))
+        base = TOLERANCE.get(own, TOLERANCE[torch.float32])
+        unit, allowed, compared = self._expected(seen, own)
+        losses, sizes = self._losses(seen, unit, allowed, base)
+        zero = torch.zeros((), dtype=torch.float64, device=unit.device)
+        found, unit = (torch.where(compared, one.double(), zero) for one in (gradient, unit))
+        size_of = unit.abs()
+        most = size_of.amax(1)
+        if allowed is None:
+            sure, spread = unit, torch.zeros_like(most)
+        else:
+            allowed = torch.where(compared, allowed, zero)
+            # A token counts for its row's weight as far as its own gradient is certain.
+            sure = unit / (1 + (allowed / (base * most[:, None]).clamp(min=_TINY)).square())
+            weighed = (sure * unit).sum(1).clamp(min=_TINY)
+            spread = ((sure.abs() * allowed).sum(1) / weighed).minimum(torch.full_like(most, 1e6))
+        weight = (found * sure).sum(1) / (sure * unit).sum(1).clamp(min=_TINY)
         # Where the reference is near, a KL term is a small difference of large numbers: it is right but for rounding of
         # its coefficient's size, and a row that shows nothing else shows no weight.
         penalty = self._objective.kl_coefficient or 0.0 if seen.rows.reference is not None else 0.0
-        known = most > penalty / 8
-        difference = (found - weight[:, None] * unit).abs().amax(1)
+        certain = spread <= WIDEST_ALLOWANCE
+        known = (most > penalty / 8) & certain
+        heaviest = torch.where(certain, weight.abs(), zero).amax()
+        difference = (found - weight[:, None] * unit).abs()
+        if allowed is not None:
+            # A row whose gradient rounding alone decides is held to the size that others of its micro-batch leave it.
+            room = _UNSURE * heaviest * (size_of + allowed)
+            room = torch.where((heaviest > 0) | (size_of + allowed == 0), room, torch.full_like(room, math.inf))
+            unsure = (found.abs() - room).clamp(min=0.0)
+            difference = (difference - weight.abs()[:, None] * allowed).clamp(min=0.0)
+            difference = torch.where(certain[:, None], difference, unsure)
+        difference = difference.amax(1)
         # A row that weighs nothing itself is held against what the others weigh.
-        size = weight.abs().amax() * torch.maximum(most, penalty + 1e-3 * most.amax())
+        size = heaviest * torch.maximum(most, penalty + 1e-3 * most.amax())
         departure = torch.where(difference > 0, difference / size.clamp(min=1e-300), difference)
         departure = torch.nan_to_num(departure, nan=math.inf)
-        return torch.stack([torch.nan_to_num(weight, nan=math.inf), departure, known.double()]), tolerance
+        tolerance = torch.where(certain, spread, zero).clamp(min=base)
+        weight = torch.nan_to_num(weight, nan=math.inf)
+        by_row = torch.stack([weight, departure, tolerance, known.double(), losses, sizes])
+        last = torch.zeros_like(by_row[:, :1])
+        if seen.value is not None:
+            last[0] = seen.value.double() * (math.nan if seen.loss_gradient is None else seen.loss_gradient.double())
+        return torch.cat([by_row, last], dim=1)
 
-    def _unit_gradient(self, seen: _MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The objective's own gradient at the log-probabilities, every weight 1; and where it can be compared: outside
-        of the mask it is 0, at the edge of a clipping range rounding decides."""
-        rows, objective = seen.rows, self._objective
-        mask = rows.mask.to(torch.bool)
-        with torch.enable_grad():
-            # Rows may differ in type (a half log-probability, a float32 advantage); sums are taken in the wider one.
-            kind = torch.promote_types(seen.logprobs.dtype, torch.float32)
-            new = seen.logprobs.to(kind).requires_grad_(True)
-            old = new.detach() if rows.old is None else rows.old.to(kind)
-            advantages, trained = rows.advantages.to(kind), mask.to(kind)
-            policy = policy_losses(objective, new, old, trained, advantages, self._surrogate)
-            if rows.multiplier is not None:
-                factor = rows.multiplier if isinstance(rows.multiplier, torch.Tensor) else rows.multiplier(new.detach())
-                policy = policy * factor.to(kind)
-            reference = None if rows.reference is None else rows.reference.to(kind)
-            penalty = kl_losses(objective, new, old, reference, trained)
-            if penalty is not None:
-                policy = policy + (penalty if rows.kl_share is None else penalty * rows.kl_share.to(kind))
-            total = torch.where(mask, policy, torch.zeros_like(policy)).sum()
-            (unit,) = torch.autograd.grad(total, new) if total.requires_grad else (torch.zeros_like(new),)
-        compared = ~self._on_edge(new.detach(), old.detach(), trained, advantages)
-        return unit.detach(), compared
+    def _losses(
+        self, seen: _MicroBatch, unit: torch.Tensor, allowed: torch.Tensor | None, base: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sums of the rows' token losses before they are weighed, and of what rounding is relative to in them."""
+        kind = torch.promote_types(seen.logprobs.dtype, torch.float32)
+        new, mask = seen.logprobs.to(kind), seen.rows.mask.to(torch.bool)
+        rows = seen.rows.by_numbers(new)
+        policy, penalty, room = token_losses(self._valued, self._surrogate, new, rows, kind)
+        sizes = policy.abs() + penalty.abs() + room
+        if allowed is not None:  # a steep factor is as uncertain in the loss as it is in the gradient
+            steep = allowed / unit.double().abs().clamp(min=_TINY)
+            steep = torch.where(steep > WIDEST_ALLOWANCE, torch.full_like(steep, math.inf), steep / base)
+            sizes = sizes + torch.where((unit == 0) | (allowed == 0), torch.zeros_like(steep), policy.abs() * steep)
+        zero = torch.zeros((), dtype=torch.float64, device=new.device)
+        far = torch.zeros_like(mask) if rows.old is None else mask & ~((new - rows.old.to(kind)).abs() < _FAR)
+        sizes = torch.where(mask, sizes.double(), zero).sum(1)
+        sizes = torch.where(far.any(1) | sizes.isnan(), torch.full_like(sizes, math.inf), sizes)
+        return torch.nan_to_num(torch.where(mask, (policy + penalty).double(), zero).sum(1)), sizes
+
+    def _expected(self, seen: _MicroBatch, own: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """The objective's own gradient at the log-probabilities, what rounding explains beside it, and where they can
+        be compared: outside of the mask a gradient is 0, at the edge of a clipping range rounding decides."""
+        # Rows may differ in type (a half log-probability, a float32 advantage); sums are taken in the wider one.
+        kind = torch.promote_types(seen.logprobs.dtype, torch.float32)
+        new, rows = seen.logprobs.to(kind), seen.rows.by_numbers(seen.logprobs.to(kind))
+        unit = unit_gradient(self._objective, self._surrogate, new, rows, kind)
+        allowed = allowances(self._objective, self._surrogate, new, rows, unit, own)
+        old, trained = new if rows.old is None else rows.old.to(kind), rows.mask.to(torch.bool).to(kind)
+        return unit, allowed, ~self._on_edge(new, old, trained, rows.advantages.to(kind))
 
     def _on_edge(
         self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor, advantages: torch.Tensor
@@ -209,6 +259,15 @@ class _MicroBatch:
         self._view = view or (lambda tensor: tensor)
         self.logprobs, self.rows = self._view(logprobs), rows
         self.gradient: torch.Tensor | None = None
+        self.value: torch.Tensor | None = None
+        """The value of its loss."""
+        self.loss_gradient: torch.Tensor | None = None
+        """The gradient that arrived at it: whatever divides or scales the loss before its backward pass."""
+
+    def arrive_at_loss(self, gradient: torch.Tensor) -> None:
+        """A hook, on the loss."""
+        gradient = gradient.detach()
+        self.loss_gradient = gradient if self.loss_gradient is None else self.loss_gradient + gradient
 
     def arrive(self, gradient: torch.Tensor) -> None:
         """A hook: several backward passes over one forward pass add up."""

@@ -206,12 +206,13 @@ def foreign_functions(
                 by = "" if function is None else f" by {_origin(function)}"
                 found.append((f"{package.title} {key} (replaced{by})", package.decides_control(key)))
     for one in objects:
-        found += _overridden(code, one)
+        found += [(where, decides) for _, where, decides in overridden(code, one)]
     return found
 
 
-def _overridden(code: Code, one: object) -> Iterator[tuple[str, bool]]:
-    """Methods of an object that stand in another class than a recorded one, or on the object itself."""
+def overridden(code: Code, one: object) -> Iterator[tuple[str, str, bool]]:
+    """Methods of an object that stand in another class than a recorded one, or on the object itself: name, where, and
+    whether it is control flow. One that only hands on (`pass_through`) is none of them."""
     mro, own = type(one).__mro__, vars(one) if hasattr(one, "__dict__") else {}
     recorded: dict[str, dict[tuple[str, str], bool]] = {}
     for package in code.packages:
@@ -221,16 +222,21 @@ def _overridden(code: Code, one: object) -> Iterator[tuple[str, bool]]:
                 if dot:
                     place = _module_name(package.name, file), cls
                     recorded.setdefault(method, {})[place] = package.decides_control(f"{file}: {name}")
+    from batchbridge.kit.pass_through import passes_through  # of live objects alone: a file has none
+
     for method, classes in recorded.items():
         kinds = [decides for place, decides in classes.items() if any(_is_place(base, place) for base in mro)]
         if not kinds:
             continue
         # Ray's stand-in for a class has every method again, with tracing around it; `_resolved` looks into it.
-        owner = next((base for base in mro if method in vars(base) and "__ray_actor_class__" not in vars(base)), None)
-        if owner is not None and not any(_is_place(owner, place) for place in classes):
-            yield f"{owner.__module__}.{owner.__qualname__}.{method} (overrides)", any(kinds)
+        owners = (base for base in mro if method in vars(base) and "__ray_actor_class__" not in vars(base))
+        deciding = ((base, any(_is_place(base, place) for place in classes)) for base in owners)
+        owner, known = next((one for one in deciding if one[1] or not passes_through(one[0], method)), (None, True))
+        if owner is not None and not known:
+            yield method, f"{owner.__module__}.{owner.__qualname__}.{method} (overrides)", any(kinds)
         if method in own and not _is_ours(own[method]):
-            yield f"{type(one).__qualname__}.{method} (set on the object, {_origin(own[method])})", any(kinds)
+            where = f"{type(one).__qualname__}.{method} (set on the object, {_origin(own[method])})"
+            yield method, where, any(kinds)
 
 
 def _is_place(cls: type, place: tuple[str, str]) -> bool:

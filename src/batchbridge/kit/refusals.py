@@ -12,7 +12,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import BatchBridgeError
 from batchbridge.frozen import dataclass
-from batchbridge.kit.proven import UNPROVEN
+from batchbridge.kit.allowing import ON_EVERY_FRAMEWORK
 from batchbridge.meaning.spec import Spec
 
 PLANNED = (
@@ -151,7 +151,7 @@ def reasons_against(refusals: Sequence[RefusalRow], trainer: Any, request: Reque
 
 def not_allowable(refusals: Sequence[RefusalRow], allow: Collection[str]) -> dict[str, str]:
     """The reason `allow`, where a name in it cannot be allowed; else nothing."""
-    allowable = {refusal.name for refusal in refusals if refusal.allowable} | {UNPROVEN}
+    allowable = {refusal.name for refusal in refusals if refusal.allowable} | ON_EVERY_FRAMEWORK
     if not set(allow) - allowable:
         return {}
     named, known = ", ".join(sorted(set(allow) - allowable)), ", ".join(sorted(allowable))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any
 
 from batchbridge.contract.attachment import Request
-from batchbridge.kit.refusals import RefusalRow, has_no_step, own_spec
+from batchbridge.kit.allowing import ADVANTAGES
+from batchbridge.kit.producers import is_recomputed
+from batchbridge.kit.refusals import Answer, RefusalRow, has_no_step, own_spec, setting
 from batchbridge.meaning.spec import Spec
 
 
@@ -51,6 +53,28 @@ def tokens_per_device(framework: str, why: Callable[[Any, Request], str | None])
         f"the spec's micro-batches cannot be handed to {framework}, which cuts them itself",
         lambda request: False,
         lambda trainer, request: why(trainer, request) or False,
+    )
+
+
+def own_estimator(framework: str, key: str, registered: Callable[[], Mapping[str, Any]], package: str) -> RefusalRow:
+    """The refusal of a function of the user's own that is registered over one of the framework's estimators. key: of
+    the estimator's name. registered: gives the functions by name. package: of the framework's own."""
+
+    def live(trainer: Any, request: Request) -> Answer:
+        if not is_recomputed(own_spec(request).advantage):
+            return False
+        made = registered().get(str(setting(request.reading, key)))
+        module = getattr(made, "__module__", package)
+        return False if module.partition(".")[0] == package else f"{module}.{getattr(made, '__qualname__', made)}"
+
+    return RefusalRow(
+        ADVANTAGES,
+        f"a function of your own is registered as the estimator that {key} names, in place of {framework}'s; "
+        f'allow=("{ADVANTAGES}",) trains on what it gives, carried and not recomputed from the rewards',
+        lambda request: False,
+        live,
+        "give the function a name of its own: its advantages are then carried",
+        allowable=True,
     )
 
 

@@ -27,8 +27,9 @@ class Replicas:
         import torch.distributed as dist
 
         self._across, self._inside = across, inside
-        self.replicas = int(dist.get_world_size(across))
-        self.replica = int(dist.get_rank(across)) if replica is None else replica
+        many = _are_many()
+        self.replicas = int(dist.get_world_size(across)) if many else 1
+        self.replica = (int(dist.get_rank(across)) if many else 0) if replica is None else replica
         self.writes = (inside is None or dist.get_rank(inside) == 0) if writes is None else writes
 
     def gather(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -51,8 +52,17 @@ class Replicas:
 
 def gathered(mine: Sequence[Any], group: Any) -> list[Any]:
     """Every rank's items, in the order of the group's ranks. Collective."""
+    if not _are_many():
+        return list(mine)
     import torch.distributed as dist
 
     parts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(parts, list(mine), group=group)
     return [row for part in parts for row in part]
+
+
+def _are_many() -> bool:
+    """Whether there are processes that were told of each other; a process without a group is alone."""
+    import torch.distributed as dist
+
+    return bool(dist.is_available() and dist.is_initialized())

@@ -20,6 +20,7 @@ from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.rules.nearest_numbers import Variable, neighbours
 
 F = TypeVar("F")
+PrintedTexts = ErrorText | tuple[ErrorText, ...] | None
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Rule(Generic[F]):
     it holds for every run of its kind, so that `explain` says it and `check` does not. `defect`: whether it is a defect
     of the framework; None: where the framework never reports it. `core`: the rule of the core that this one is an
     instance of, such as BB113: the core's finding is left out where this one is found. `text`: what `doctor` says where
-    the framework printed `native`, beyond the row itself. `retired`: why the rule is judged no more; empty: it is.
+    the framework printed `native`, beyond the row itself; several, where it prints several texts. `retired`: why the
+    rule is judged no more; empty: it is.
     """
 
     code: str
@@ -47,7 +49,7 @@ class Rule(Generic[F]):
     standing: bool = False
     defect: bool | None = None
     core: str = ""
-    text: ErrorText | None = None
+    text: PrintedTexts = None
     retired: str = ""
 
     @property
@@ -84,7 +86,7 @@ class RuleKind(NamedTuple):
         fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
         versions: str = "",
         core: str = "",
-        text: ErrorText | None = None,
+        text: PrintedTexts = None,
     ) -> Rule[F]:
         """A row; see `Rule`. versions: by default those of the kind."""
         return Rule(
@@ -150,7 +152,7 @@ class Rules(list[Rule[F]]):
         *keys: str,
         fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
         core: str = "",
-        text: ErrorText | None = None,
+        text: PrintedTexts = None,
     ) -> Callable[[SourcedTest[F]], Callable[[F], str | None]]:
         """The upper decorator of a test; see `Rule`."""
 
@@ -173,7 +175,7 @@ def retired(
     versions: str = "",
     phase: Phase = "config",
     reason: str = CHECK_NATIVE,
-    text: ErrorText | None = None,
+    text: PrintedTexts = None,
 ) -> Rule[Any]:
     """The row of a rule that is judged no more. Its code is never used again, and `doctor` still knows its `native`."""
     return Rule(code, "error", phase, None, keys, native, source, versions=versions, text=text, retired=reason)

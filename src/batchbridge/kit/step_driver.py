@@ -15,8 +15,10 @@ from typing import Any, ClassVar
 
 from batchbridge.contract.attachment import Request
 from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.kit import checkpoints
+from batchbridge.kit import checkpoints, new_start
+from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
 from batchbridge.kit.ranks import fillers, layout, steps_of_rollout
+from batchbridge.kit.row_digests import RowDigests
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.meaning.plan import StepPlan
 
@@ -40,9 +42,16 @@ class StepDriver(ABC):
 
     def __init__(self, request: Request, orders: Orders) -> None:
         assert request.plan is not None, "wrap refuses to enforce without a plan"
+        assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
         self.request, self.plan, self.orders = request, request.plan, orders
+        self.own = request.reading.spec
+        """The meaning of the trainer's own configuration."""
+        self.digests: RowDigests = {}
+        """(position, sample) -> the digests of what a row of the rollout in hand carries to its loss, by column."""
         self.receipts: list[Receipt] = []
         self._begun = False
+        self.held_advantages = HeldAdvantages.of(request)
+        self._settings = ProducerSettings(self.settings_read)
 
     @property
     @abstractmethod
@@ -63,6 +72,19 @@ class StepDriver(ABC):
     @abstractmethod
     def forward_rows(self) -> int | None:
         """Rows of a forward-only micro-batch; None with a token budget."""
+
+    def settings_read(self) -> Mapping[str, Any]:
+        """The trainer's settings of now that generation, scoring and advantages read, by key."""
+        return {}
+
+    def hold_settings(self, rollout: int) -> None:
+        """The check (`BatchDrift`), before a rollout and when it has arrived, that what makes its advantages reads what
+        it did when the trainer was wrapped."""
+        self._settings.require(self.generated_at(rollout))
+
+    def generated_at(self, rollout: int) -> int:
+        """The optimizer step before which a rollout is generated."""
+        return self.plan.rollout(rollout).generated_at_step
 
     # ---- a rollout's rows
 
@@ -106,6 +128,7 @@ class StepDriver(ABC):
         """The check that exactly the plan's completions arrived (`BatchDrift`), with receipts (`CannotAttach`)."""
         if not self.receipts:
             raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
+        self.hold_settings(rollout)
         planned = self.plan.rollout(rollout)
         want = {
             (position, sample)
@@ -131,21 +154,27 @@ class StepDriver(ABC):
     def save(self, folder: Path, rollouts_done: int, **more: int) -> None:
         """The plan's place, saved first: what is complete in the native checkpoint is here, whenever it is killed."""
         steps = checkpoints.steps_before(self.plan, rollouts_done)
-        saved = checkpoints.state(self.plan, steps, ranks=self.shards, rollouts=rollouts_done, **more)
+        prompts = self.request.prompts
+        saved = checkpoints.state(self.plan, steps, ranks=self.shards, prompts=prompts, rollouts=rollouts_done, **more)
         checkpoints.write(folder, saved)
 
-    def begin(self, trainer: object, folder: Path | None) -> Mapping[str, Any]:
-        """The start of training. folder: of the checkpoint to resume from; None: there is none. What `save` remembered,
-        and nothing without a checkpoint; what differs and may is told.
+    def begin(self, trainer: object, folder: Path | None, newest: Path | None) -> Mapping[str, Any]:
+        """The start of training. folder: of the checkpoint to resume from; None: there is none. newest: the newest
+        finished checkpoint, also where the run does not resume. What `save` remembered, and nothing without a
+        checkpoint; what differs and may is told, and so is an earlier ledger that is set aside.
 
         Raises `CannotAttach` unless the checkpoint continues this plan, and where training has begun before: the
-        framework counts its steps from the start again, the plan is at its end.
+        framework counts its steps from the start again, the plan is at its end. Raises `LedgerError` where the run
+        starts anew on the ledger of one that could go on.
         """
         if self._begun:
             raise CannotAttach({"begun": "fit() has begun since wrap, and counts from the start again: wrap once more"})
         saved: Mapping[str, Any] = {}
         if folder is not None:
             saved = self._resume(trainer, folder)
+        elif self.orders.ledger is not None:
+            note = new_start.make_way(self.orders.ledger, newest)
+            checkpoints.tell(trainer, [] if note is None else [note])
         self._begun = True
         return saved
 
@@ -157,7 +186,7 @@ class StepDriver(ABC):
             where=str(folder),
             ranks=self.shards,
             other_ranks=self.other_ranks,
-            reading=self.request.reading,
+            request=self.request,
         )
         checkpoints.tell(trainer, resumed.notes)
         return resumed.saved

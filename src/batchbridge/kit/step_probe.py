@@ -1,20 +1,21 @@
 """The measuring of a model's optimizer steps, in every mode: what each framework's own measuring is built on.
 
 Two places, neither of which knows an average of the framework's: the log-probabilities that its loss is made of (a hook
-on the tensor), and one small weight (its own gradients of every micro-batch against what the optimizer finds). Imports
-torch; knows no framework.
+on the tensor), and every trained parameter (its own gradients of every micro-batch against what the optimizer finds).
+Imports torch; knows no framework.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from batchbridge.kit.gradient_sketches import Sketches, updated_by
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.objectives import Surrogate
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.sharded import ShardedWeight
 from batchbridge.meaning.spec import Objective
 
 MEASURED = "what a step trains is measured"
@@ -27,7 +28,7 @@ class StepProbe:
     def __init__(self, objective: Objective, patches: Patches) -> None:
         self.objective, self._patches, self._observation = objective, patches, patches.observation
         self._tap = self.tap()
-        self._weight: ShardedWeight | None = None
+        self._sketches: Sketches | None = None
         self._clipping = 1.0
         """The factor that clipping put on the step's gradients."""
 
@@ -38,39 +39,68 @@ class StepProbe:
     def tap(self) -> Tap:
         """A new measurement of micro-batches, for this objective."""
         surrogate = self.surrogates().get(self.objective.surrogate or "")
-        return Tap(self.objective, surrogate=surrogate, hook=self._observation.hook)
+        return Tap(self.objective, surrogate=surrogate, valued=self.valued(), hook=self._observation.hook)
 
-    def watch_weight(self, choose: Callable[[], ShardedWeight | None]) -> None:
-        """Has the gradients of the weight that `choose` gives compared with what the optimizer finds. Of a run that is
-        observed alone it is not asked for: nobody asks what it says, and it takes an exchange of all ranks."""
-        weight = self._weight = None if self._observation.observes else choose()
-        if weight is not None:
-            self._patches.made(weight.name, weight.witness.remove, what="its gradients hooked", why=MEASURED)
+    def valued(self) -> Objective | None:
+        """The objective whose value the framework's loss has, where its gradient is another one's; None: it is not."""
+        return None
+
+    def hear_loss(self, target: Any, attribute: str, ours: Callable[..., Any]) -> Any:
+        """Has `ours` stand where a framework's code gives, or takes, the loss of a micro-batch, so that its value is
+        compared (`Tap.returned`). Not of a run that is observed alone: nobody asks for it."""
+        if self._observation.observes:
+            return None
+        return self._patches.read(target, attribute, ours, what="the value of each loss is recorded", why=MEASURED)
+
+    def differentiating(self) -> contextlib.AbstractContextManager[None]:
+        """The span in which a framework differentiates its losses; see `Tap.differentiating`."""
+        return contextlib.nullcontext() if self._observation.observes else self._tap.differentiating()
+
+    @property
+    def loss_values(self) -> Sequence[float | None]:
+        """The values of the losses of the step that was looked at last; see `Tap.values`."""
+        return self._tap.values
+
+    def watch_gradients(self, make: Callable[[], Sketches | None]) -> None:
+        """Has the gradients of every parameter compared with what the optimizer finds, by the sketches that `make`
+        gives. Of a run that is observed alone it is not asked for: nobody asks what it says, and it takes an exchange
+        of all ranks."""
+        sketches = self._sketches = None if self._observation.observes else make()
+        if sketches is not None:
+            many = f"{len(sketches.names)} parameters"
+            self._patches.made(many, sketches.remove, what="their gradients hooked", why=MEASURED)
+
+    @property
+    def gradient_ratio(self) -> float | None:
+        """The norm of what the optimizer found in the last step over that of what micro-batches gave, clipping apart;
+        None: not known."""
+        return None if self._sketches is None else self._sketches.ratio
 
     def clipped(self, norm: Any, limit: Any) -> None:
         """Notes the factor that a gradient of this norm was clipped by."""
         self._clipping = clipping_factor(norm, limit)
 
-    def weight_objections(self, expected: float) -> list[str]:
-        """Objections to what the optimizer finds of the watched weight: `expected` times the factor of clipping should
-        be all that was done to it. Collective."""
+    def gradient_objections(self, expected: float, optimizer: Any = None) -> list[str]:
+        """Objections to what the optimizer finds: `expected` times the factor of clipping should be all that was done
+        to any gradient. optimizer: of torch's kind; its parameters count alone. Collective."""
         clipping, self._clipping = self._clipping, 1.0
-        why = None if self._weight is None else self._weight.objection(clipping * expected)
-        return [] if why is None else [why]
+        if self._sketches is None:
+            return []
+        return [*self._sketches.compare(clipping * expected, updated_by(optimizer))]
 
     def drop(self) -> None:
         """Forgets what was seen since the last step."""
         self._tap.drop()
         self._clipping = 1.0
-        if self._weight is not None:
-            self._weight.witness.drop()
+        if self._sketches is not None:
+            self._sketches.drop()
 
 
 def clipping_factor(norm: Any, limit: Any) -> float:
-    """The factor that a gradient of this norm is clipped by. Collective where the norm is in parts. Source:
-    torch.nn.utils.clip_grad_norm_ and FSDP's own, whose factor has this epsilon."""
+    """The factor that a gradient of this norm is clipped by, rounded as the norm's type has it. Collective where the
+    norm is in parts. Source: torch.nn.utils.clip_grad_norm_ and FSDP's own, whose factor has this epsilon."""
     most = float(limit)
-    return min(1.0, most / (float(whole_norm(norm)) + 1e-6)) if math.isfinite(most) else 1.0
+    return min(1.0, float(most / (whole_norm(norm) + 1e-6))) if math.isfinite(most) else 1.0
 
 
 def whole_norm(norm: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -50,6 +50,20 @@ def spanned(ranges: Iterable[str]) -> str:
     first = "" if "" in lowest else f">={min(lowest, key=_numbers)}"
     last = "" if "" in highest else f"<{max(highest, key=_numbers)}"
     return ",".join(bound for bound in (first, last) if bound not in ("", ">=", "<"))
+
+
+def joined_ranges(ranges: Iterable[str]) -> Iterator[str]:
+    """Ranges of versions, of which those that go on where another ends are one: >=1,<2 and >=2,<3."""
+    before = ""
+    for versions in ranges:
+        start, _, rest = versions.partition(",")
+        head, _, end = before.rpartition("<")
+        if end and start == f">={end}":
+            before = f"{head}{rest}".rstrip(",")
+        else:
+            yield from [before] if before else []
+            before = versions
+    yield before
 
 
 def _numbers(version: str) -> tuple[int, ...]:

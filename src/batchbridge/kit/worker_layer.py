@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from batchbridge.errors import CannotAttach
-from batchbridge.kit.before_update import BeforeStep, applied_rate, strangers
+from batchbridge.kit.allowing import GRADIENT_TRANSFORM, OWN_TERM
+from batchbridge.kit.before_update import BeforeStep, strangers
 from batchbridge.kit.observing import Observation
+from batchbridge.kit.optimizer_groups import HeldGroups, applied_rate
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow
 from batchbridge.ledger.numbers import StepNumbers
@@ -136,17 +138,16 @@ class WorkerLayer(ABC):
         self._orders, self._patches, self.ranks = orders, patches, ranks
         self._enforces = orders.mode == "enforce"
         self._observation = patches.observation
-        self._recorder = Recorder(
-            self.framework, orders, rank=ranks.replica, world_size=ranks.replicas, gather=ranks.gather
-        )
+        self._recorder = self.recording(orders)
         self._plan = self._recorder.plan
-        self._observation.when_over = self._recorder.end_observing
+        self._observation.when_over = self.end_observing
         self._normaliser: Normaliser | None = None
         """The denominators of the step in hand, where the run applies them."""
         self._watch: Any = None
         self._last: int | None = None
         self._learning_rate = math.nan
         self._looked = False
+        self._groups = HeldGroups(orders.allow)
         self.native: dict[str, Any] = {}
         """The native functions in whose place ours stand, by the names of their seams."""
 
@@ -190,6 +191,29 @@ class WorkerLayer(ABC):
         """The module whose parameters the optimizer of torch should update; None where an engine keeps copies."""
         return None
 
+    @property
+    def schedule(self) -> Any:
+        """The scheduler of the learning rate, of torch's kind; None where the framework has another kind: the rate is
+        then recorded as it is."""
+        return None
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that the process has when the layer is installed; None where it is built later. What its
+        groups hold then, beside the rates, should stay (`optimizer_groups`)."""
+        return None
+
+    @property
+    def probe_runs_model(self) -> bool:
+        """Whether `hold_loss` runs the model beside made-up log-probabilities: a term of the user's own is then not
+        told from it."""
+        return False
+
+    def named_parameters(self) -> Iterable[tuple[str, Any]]:
+        """The trained model's parameters by name, for what is said of one."""
+        module = self.trained_module
+        return () if module is None else module.named_parameters()
+
     def native_pass(self) -> int:
         """The pass over its rollout of a native step."""
         return 0
@@ -217,6 +241,8 @@ class WorkerLayer(ABC):
         self.prepare()
         self._place(self.seams())
         self._watch = self.watching()
+        if self.optimizer is not None:
+            self._groups.begin(self.optimizer)
 
     def _place(self, seams: Iterable[Seam]) -> None:
         for seam in seams:
@@ -226,9 +252,21 @@ class WorkerLayer(ABC):
                 place = functools.partial(self._patches.read, exchanges=seam.exchanges)
             self.native[seam.name or seam.attribute] = place(seam.target, seam.attribute, seam.ours, **told)
 
+    def recording(self, orders: Orders) -> Recorder:
+        """A new record of this process's steps."""
+        return Recorder(
+            self.framework, orders, rank=self.ranks.replica, world_size=self.ranks.replicas, gather=self.ranks.gather
+        )
+
     def probe(self) -> None:
         """The probe of the process's loss, where the plan is enforced; see `hold_loss`."""
-        if self._enforces:
+        if not self._enforces:
+            return
+        from batchbridge.kit.own_terms import own_terms
+
+        allowed = OWN_TERM in self._orders.allow
+        pure = contextlib.nullcontext() if self.probe_runs_model else own_terms(self.named_parameters, allowed=allowed)
+        with pure:
             self.hold_loss()
 
     def remove(self) -> None:
@@ -241,6 +279,10 @@ class WorkerLayer(ABC):
     def taken(self) -> Sequence[StepNumbers]:
         """The numbers of the steps since the last call, where they are kept; see `Recorder.numbers`."""
         return self._recorder.taken()
+
+    def end_observing(self, why: str) -> None:
+        """Says in the ledger that nothing is observed from the step in hand on, and closes it."""
+        self._recorder.end_observing(why)
 
     def close(self) -> None:
         """Undoes what `Patches` does not, and closes the ledger."""
@@ -278,14 +320,24 @@ class WorkerLayer(ABC):
         self._looked, self._learning_rate = True, applied_rate(optimizer)
         module = self.trained_module
         foreign = None if module is None else strangers(optimizer, module)
-        self.hold([*([] if foreign is None else [foreign]), *self.measure()])
+        groups = self._groups.objections(optimizer, self.schedule)
+        self.hold([*([] if foreign is None else [foreign]), *self.measure(), *groups])
 
     def hold(self, objections: Sequence[str] = ()) -> None:
         """The check (`BatchDrift`, on every rank) that the ranks' rows together are the plan's step. Collective."""
         if self._orders.mode == "observe":
             return
-        step = self.in_hand()
-        self.ranks.agree(lambda: self._recorder.compare(step.index, step.rows, objections, pass_index=self.native_pass))
+        objections = [one for one in objections if getattr(one, "allowed_by", None) not in self._orders.allow]
+        step, values = self.in_hand(), self._loss_values()
+        compare = functools.partial(self._recorder.compare, pass_index=self.native_pass, values=values)
+        self.ranks.agree(lambda: compare(step.index, step.rows, objections))
+
+    def _loss_values(self) -> Sequence[float | None]:
+        """The values of the losses of the step in hand, where nothing that is allowed adds to them."""
+        if OWN_TERM in self._orders.allow or self._watch is None or not self._looked:
+            return ()
+        values: Sequence[float | None] = self._watch.loss_values
+        return values
 
     def write(self, *, gradient_norm: float | None, skipped: bool) -> None:
         """Writes the step in hand down; the next one follows it."""
@@ -301,6 +353,7 @@ class WorkerLayer(ABC):
                 learning_rate=self._learning_rate,
                 gradient_norm=gradient_norm,
                 skipped=skipped,
+                gradient_ratio=self._watch.gradient_ratio if GRADIENT_TRANSFORM in self._orders.allow else None,
                 **self.written_beside(),
             )
         self._last = step.index

@@ -6,29 +6,38 @@ against the plan and writes them down with a `Recorder`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
+import sys
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchbridge.contract import plugins
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Mode
 from batchbridge.contract.reading import Padding as Layout
-from batchbridge.errors import BatchDrift
-from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
+from batchbridge.errors import BatchDrift, LedgerError
+from batchbridge.kit import new_start
+from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan, compare_with_stock
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.ledger.numbers import PaddingTokens, StepNumbers
 from batchbridge.ledger.records import try_to_write
-from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.candidates import CandidatePlan, keyed, plan_of
 from batchbridge.meaning.plan import Plan, StepPlan
 from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.stock_run import OwnOrder, StockMembership, same_sizes
 from batchbridge.meaning.weights import Normaliser
+from batchbridge.running.launch import LOST, arrived
+
+LEDGER_VARIABLE = "BATCHBRIDGE_LEDGER"
+"""The environment variable that asks for the ledger, as "required": where it cannot be written, the run ends."""
 
 if TYPE_CHECKING:
     from batchbridge.contract.evidence import Evidence
@@ -62,9 +71,20 @@ class Orders:
     """The evidence for the framework's code, for the ledger; see `batchbridge.contract.evidence.Evidence.to_dict`."""
     native: Spec | None = None
     """The meaning of the trainer's own configuration, where the run is not enforced; None: `spec`."""
+    native_rollouts: Callable[[], Iterator[Sequence[int]]] | None = None
+    """The function that gives the prompts of every rollout of an unwrapped run, in the framework's own order; None:
+    that is not known beforehand."""
 
+    leaves_out: bool = False
+    """Whether rewards or devices leave completions of an unwrapped run's rollouts out; see `StockMembership`."""
+    temperature: float | None = None
+    """The temperature that log-probabilities are of, as the trainer had it when it was wrapped; None: not held."""
     padding: Layout = "padded"
     """The layout of the workers' micro-batches, where they can choose it; see `wrap`."""
+    prompts: Mapping[str, Any] | None = None
+    """The digest of the prompts, for the ledger; see `batchbridge.meaning.prompt_digest`."""
+    ledger_required: bool = False
+    """Whether a ledger that cannot be written ends the run."""
     report: bool = False
     """Whether every step's numbers are kept for the trainer's own loggers; see `Recorder.numbers`."""
 
@@ -79,7 +99,16 @@ class Orders:
 
     def plan(self) -> Plan | None:
         """The plan that the run follows or is held against."""
-        return plan_of(self.spec, self.dataset_size) if self.planned else None
+        if not self.planned:
+            return None
+        return plan_of(keyed(self.spec) if self.mode == "verify" else self.spec, self.dataset_size)
+
+    def stock(self, plan: Plan | None) -> StockMembership | None:
+        """The membership that an unwrapped run is held against; None where it is the plan's."""
+        if plan is None or self.mode != "verify" or not same_sizes(self.spec, self.trained):
+            return None
+        order = None if self.native_rollouts is None else OwnOrder(self.native_rollouts)
+        return StockMembership(plan, order, leaves_out=self.leaves_out)
 
 
 @dataclass(frozen=True)
@@ -100,7 +129,7 @@ class Receipt:
 class TrainedRow:
     """One completion of the current step on this rank.
 
-    weight: of one of its response tokens; None where nothing shows it. departure, tolerance: see
+    weight: of one of its response tokens; None where nothing shows it. departure, tolerance, loss, loss_size: see
     `batchbridge.kit.measuring.Measured`.
     """
 
@@ -117,16 +146,31 @@ class TrainedRow:
     """The pass over its rollout, where a step may reach across passes; None: the step's."""
     departure: float = 0.0
     tolerance: float = WEIGHT_TOLERANCE
+    loss: float = 0.0
+    loss_size: float = 0.0
+    micro_batch: int = -1
+    """The number of its micro-batch in the step, on its rank; -1: not known."""
 
-    def measured(self, seen: Measured) -> None:
-        """Takes over what was seen of the row."""
+    @property
+    def named(self) -> str:
+        """The row as a user knows it."""
+        return f"prompt {self.prompt} sample {self.sample}"
+
+    def measured(self, seen: Measured, micro_batch: int = -1) -> None:
+        """Takes over what was seen of the row, in the micro-batch of this number."""
         self.weight, self.departure, self.tolerance = seen.weight, seen.departure, seen.tolerance
+        self.loss, self.loss_size, self.micro_batch = seen.loss, seen.loss_size, micro_batch
 
     @property
     def applied_weight(self) -> float | None:
-        """The weight in the ledger: 0 without tokens, NaN where no one weight describes the row's."""
+        """The weight in the ledger: 0 without tokens, NaN where no one weight describes the row's, None where it is
+        known less closely than a ledger's numbers should be."""
         if not self.tokens:
             return 0.0
+        from batchbridge.ledger.verifying import WIDEST_TOLERANCE  # which no check of a configuration needs
+
+        if self.tolerance > WIDEST_TOLERANCE:
+            return None
         return math.nan if self.departure > self.tolerance else self.weight
 
     @property
@@ -139,10 +183,10 @@ def read_off(parts: Sequence[Sequence[TrainedRow | None]], seen: Sequence[Sequen
     """Gives every row of an optimizer step what was seen of it, by micro-batch; None is a filler row. Returns what
     speaks against the step. Raises `ValueError` where not exactly its rows were seen."""
     objections = []
-    for part, found in zip(parts, seen, strict=True):
+    for number, (part, found) in enumerate(zip(parts, seen, strict=True)):
         for row, measured in zip(part, found, strict=True):
             if row is not None:
-                row.measured(measured)
+                row.measured(measured, number)
             elif measured.departure > measured.tolerance:
                 objections.append(FILLER_GRADIENT)
     return objections
@@ -160,10 +204,11 @@ def read_places(
     if sorted(places) != sorted(rows):
         raise ValueError("other rows reached the loss than the step has")
     objections = []
-    for place, measured in zip(places, (one for part in seen for one in part), strict=True):
+    numbers = [number for number, part in enumerate(parts) for _ in part]
+    for place, number, measured in zip(places, numbers, (one for part in seen for one in part), strict=True):
         row = rows[place]
         if row is not None:
-            row.measured(measured)
+            row.measured(measured, number)
         elif measured.departure > measured.tolerance:
             objections.append(FILLER_GRADIENT)
     return objections
@@ -188,6 +233,8 @@ def orders_of(request: Request, version: str, **more: Any) -> Orders:
         framework_version=version,
         evidence=None if request.evidence is None else request.evidence.to_dict(),
         start_id=uuid.uuid4().hex,
+        prompts=request.prompts,
+        ledger_required=os.environ.get(LEDGER_VARIABLE) == "required",
         allow=request.allow,
         report=request.report_to is not None,
         steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
@@ -216,7 +263,10 @@ class Recorder:
         self._writer: Writer | None = None
         self._next_step = 0
         self._ended = False
+        self._lost: int | None = None
+        """The first optimizer step that is not in the ledger, since it could not be written any more."""
         self.plan = orders.plan()
+        self._stock = orders.stock(self.plan)
         self.numbers: list[StepNumbers] = []
         """The numbers of the steps since someone took them away, on rank 0 and where the orders ask for them; see
         `batchbridge.kit.reporting`."""
@@ -228,18 +278,50 @@ class Recorder:
         found, self.numbers = self.numbers, []
         return found
 
-    def begin(self, step: int) -> None:
-        """The check (`LedgerError`) that a start at this step can write the ledger, before anything is generated."""
-        self._next_step = step
-        if self._orders.ledger is not None:
-            Writer.place(self._orders.ledger, self._header(step))
-            try_to_write(self._orders.ledger, leave_folder=True)
+    def begin(self, step: int, checkpoint: Callable[[], Path | None]) -> list[str]:
+        """The check (`LedgerError`) that a start at this step can write the ledger, before anything is generated.
+        Collective. checkpoint: finds a finished one of an earlier start. Returns what to tell the user: an earlier
+        ledger that nothing can go on with is set aside."""
+        self._next_step, ledger = step, self._orders.ledger
+        if ledger is None:
+            return []
+        mine = [] if self._rank else [_made_way(ledger, checkpoint) if not step else ()]
+        (told,) = self._gather(mine)
+        if len(told) == len(_Refused._fields):
+            raise LedgerError(*told)
+        new_start.begun(ledger)
+        Writer.place(ledger, self._header(step))
+        try_to_write(ledger, leave_folder=True)
+        return list(told)
 
     def close(self) -> None:
         """Closes the ledger."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._lost is not None:
+            _say(f"{_LOST} from optimizer step {self._lost} on")
+            self._lost = None
+
+    def _append(self, folder: Path, step: int, record: StepRecord) -> None:
+        """Writes a record. A disk that is full ends the ledger, not the run, unless the user asks for the ledger, or
+        the run is observed for nothing else."""
+        if self._lost is not None:
+            return
+        try:
+            writer = self._opened(folder, step)
+            writer.require_file()
+            writer.append(record)
+        except LedgerError as error:
+            refused = self._writer is None and not isinstance(error.__cause__, OSError)
+            if refused or self._orders.ledger_required or self._orders.mode == "observe":
+                raise
+            told = f"{_LOST} from optimizer step {step} on, and the run goes on: {error}"
+            _say(told)
+            with contextlib.suppress(OSError):
+                arrived(f"{LOST}-{self._rank}-{os.getpid()}", told)
+            self.close()
+            self._lost = step
 
     def compare(
         self,
@@ -248,11 +330,13 @@ class Recorder:
         objections: Sequence[str] = (),
         *,
         pass_index: Callable[[], int] = lambda: 0,
+        values: Sequence[float | None] = (),
     ) -> None:
         """The check (`BatchDrift`, on every rank) that the ranks' rows together are the plan's step. Collective.
 
         objections: what this rank saw beside its rows (see `drift.compare_with_plan`). pass_index: the native pass,
-        asked for where neither the plan nor the rows say it.
+        asked for where neither the plan nor the rows say it. values: of the losses of this rank's micro-batches, see
+        `measuring.Tap.values`.
         """
         if self._orders.mode == "observe" or self.plan is None:
             return
@@ -262,18 +346,32 @@ class Recorder:
         mine = []
         for row in rows:
             passed, prompt = index if row.pass_index is None else row.pass_index, row.position if places else row.prompt
-            seen_of_it = row.weight, row.departure, row.tolerance
-            mine.append(SeenRow(row.rollout, passed, prompt, row.sample, row.tokens, *seen_of_it))
-        everyone = self._gather([*((tuple(row), None) for row in mine), *((None, text) for text in objections)])
-        seen, said = [row for row, _ in everyone if row is not None], [text for _, text in everyone if text is not None]
+            seen_of_it = row.weight, row.departure, row.tolerance, row.loss, row.loss_size
+            of = self._rank, row.micro_batch
+            mine.append(SeenRow(row.rollout, passed, prompt, row.sample, row.tokens, *seen_of_it, micro_batch=of))
+        known = {(self._rank, number): value for number, value in enumerate(values) if value is not None}
+        everyone = self._gather(
+            [
+                *((tuple(row), None, None) for row in mine),
+                *((None, text, None) for text in objections),
+                *((None, None, value) for value in known.items()),
+            ]
+        )
+        seen, said, losses = ([one for one in column if one is not None] for column in _columns(everyone))
         try:
-            compare_with_plan(self.plan, step, seen, said)
-        except BatchDrift:
+            if self._stock is None:
+                compare_with_plan(self.plan, step, seen, said, dict(losses))
+            else:
+                compare_with_stock(self._stock, self.plan, step, seen, said, dict(losses))
+        except BatchDrift as drift:
             # The step is never written: what ended the run is told the loggers as far as weights show it.
             self._keep(step, [_told(SeenRow(*row)) for row in seen])
-            raise
+            if enforced:
+                raise
+            raise BatchDrift(drift.step, drift.aspect, f"{drift.detail}; {WAYS_ON}") from None
 
     def _keep(self, step: int, everyone: Sequence[tuple[Any, ...]], paddings: Sequence[PaddingTokens] = ()) -> None:
+        """Keeps, on rank 0, the numbers of a step that a tracker is sent. everyone: all ranks' rows."""
         if self._orders.report and not self._rank:
             self.numbers.append(StepNumbers.of(step, self._orders.spec.loss.policy, everyone, paddings))
 
@@ -293,13 +391,15 @@ class Recorder:
         epoch: int = 0,
         skips_tick: bool = False,
         compute_seconds: float | None = None,
+        gradient_ratio: float | None = None,
     ) -> None:
         """Appends the step's record and tells the watchers.
 
         normaliser: of an enforced step, else None: then `pass_index` and `lr_tick` say what the trainer did natively.
         facts: of each row, see `StepRecord`. generated_at_step: of each row, as seen; None: the plan's, or of a native
         step what rollouts of one number of steps have. epoch: the native one, where there is no plan. skips_tick: the
-        schedule does not advance in a skipped step. compute_seconds: of this rank, see `StepRecord`.
+        schedule does not advance in a skipped step. compute_seconds: of this rank, and gradient_ratio: see
+        `StepRecord`.
         """
         planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
         made_for = [row.rollout if row.weights_of is None else row.weights_of for row in rows]
@@ -328,6 +428,7 @@ class Recorder:
             generated_at_step=generated if generated_at_step is None else list(generated_at_step),
             weights=[row.applied_weight for row in rows],
             compute_seconds=compute_seconds,
+            gradient_ratio=gradient_ratio,
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
         if self._orders.report:  # before what may fail here alone: others would wait for this rank
@@ -340,7 +441,7 @@ class Recorder:
         if self._ended:  # while this step was looked at
             return
         if self._orders.ledger is not None:
-            self._opened(self._orders.ledger, step).append(record)
+            self._append(self._orders.ledger, step, record)
         self._next_step = step + 1
         for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
             warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
@@ -372,7 +473,41 @@ class Recorder:
             at_step=step,
             start_id=self._orders.start_id,
             evidence=self._orders.evidence,
+            prompts=self._orders.prompts,
         )
+
+
+def _columns(told: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """(rows, objections, losses) that ranks told in triples."""
+    return [[one[place] for one in told] for place in range(3)]
+
+
+WAYS_ON = (
+    'mode="observe" records such a run and holds nothing, mode="enforce" makes it train what its configuration says'
+)
+"""The ways on from a departure in mode "verify", as the end of a sentence."""
+_LOST = "the run is not in its ledger"
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal's log may lie on the disk that is full
+        print(f"batchbridge: {line}", file=sys.stderr, flush=True)
+
+
+class _Refused(NamedTuple):
+    """A refusal to set a ledger aside, as it is told to the other ranks."""
+
+    what: str
+    file: Path | str
+
+
+def _made_way(ledger: Path, checkpoint: Callable[[], Path | None]) -> tuple[Any, ...]:
+    """(note,), an empty tuple, or `_Refused`: every rank hears of it."""
+    try:
+        note = new_start.make_way(ledger, checkpoint())
+    except LedgerError as error:
+        return _Refused(error.what, error.file)
+    return () if note is None else (note,)
 
 
 def _told(row: SeenRow) -> tuple[int, int, int, float | None]:

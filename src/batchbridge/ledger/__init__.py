@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchbridge.ledger.records import (
+    BESIDE,
     COLUMNS,
     SCALARS,
     TIMES,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from batchbridge.ledger.reading import CountItems, StepStream
 
 __all__ = [
+    "BESIDE",
     "COLUMNS",
     "SCALARS",
     "TIMES",

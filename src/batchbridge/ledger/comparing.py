@@ -19,6 +19,7 @@ from batchbridge.ledger.reading import CountItems, Ledger, StepLines, merge, unl
 from batchbridge.ledger.records import KEY
 from batchbridge.ledger.scanning import untimed
 from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.prompt_digest import unlike as unlike_prompts
 from batchbridge.meaning.weights import Normaliser
 
 LedgerAspect = Literal["order", "membership", "content", "weights", "advantage", "clock", "old_logprobs", "gradient"]
@@ -140,7 +141,7 @@ def compare(
         detail=None if aspect is None else differences[aspect],
         also={name: detail for name, detail in differences.items() if name != aspect},
         not_compared=comparison.not_compared,
-        notes=_notes(a, b, start),
+        notes=(*_notes(a, b, start), *_other_prompts(ledger_a, ledger_b)),
         a=a,
         b=b,
     )
@@ -215,6 +216,11 @@ class _Comparison:
         return rows
 
     def _weights(self, a: _Step, b: _Step, keys: Sequence[tuple[int, ...]]) -> str:
+        """The difference of what two steps' completions weighed; empty where there is none, or none can be told.
+
+        Compared are weights as they were applied; where a run did not record these, only the normalisers of its ranks.
+        keys: names of the rows, for the text.
+        """
         ranks = [step["disagreeing"].get("normaliser") for step in (a, b)]
         applied_a, applied_b = applied_weights(a), applied_weights(b)
         if applied_a is None or applied_b is None:
@@ -223,7 +229,7 @@ class _Comparison:
             if applied_a is not applied_b:
                 self.not_compared.setdefault("weights", "one run did not record what it applied")
             return ""
-        said = list(map(all, zip(a["response_tokens"], b["response_tokens"], strict=True)))  # others weigh nothing
+        said = list(map(all, zip(a["response_tokens"], b["response_tokens"], strict=True)))  # of no tokens: no weight
         rows = [i for i in self._unequal_rows("weights", applied_a, applied_b) if said[i]]
         if rows:
             detail = _rows("weight", applied_a, applied_b, keys, rows)
@@ -394,6 +400,15 @@ def _summary(ledger: Ledger) -> RunSummary:
         incomplete=ledger.incomplete,
         code=grade_of(header),
     )
+
+
+def _other_prompts(a: Ledger, b: Ledger) -> Iterator[str]:
+    """A note on two runs of one framework whose data sets have other prompts, or the same in another order."""
+    one, other = a.headers[-1], b.headers[-1]
+    mine, its = one.get("prompts"), other.get("prompts")
+    same = one["framework"] == other["framework"] and one["dataset_size"] == other["dataset_size"]
+    if same and mine is not None and its is not None and (change := unlike_prompts(mine, its)) is not None:
+        yield f"the data sets differ: {change}"
 
 
 def _notes(a: RunSummary, b: RunSummary, start: int) -> tuple[str, ...]:

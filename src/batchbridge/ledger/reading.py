@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import remote, speedups
-from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, TIMES
+from batchbridge.ledger.records import BESIDE, COLUMNS, FLOATS, KEY, SCALARS, TIMES
 from batchbridge.ledger.scanning import RankFile, SeenHeaders, StepStretch, cut, parse, place_of, scan
 
 _ALLOWED: dict[str, set[type]] = {
@@ -223,7 +223,7 @@ def _checked(record: Any, part: RankLine) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise LedgerError("not a JSON object", part.file, part.number)
     wanted = {"record", *SCALARS, *COLUMNS}
-    if (named := set(record) - TIMES.keys()) != wanted:
+    if (named := set(record) - TIMES.keys() - BESIDE.keys()) != wanted:
         odd = sorted(wanted - named) or sorted(named - wanted)
         raise LedgerError(f"step record lacks or has too much: {', '.join(odd)}", part.file, part.number)
     rows = len(record["rollout"]) if isinstance(record["rollout"], list) else 0
@@ -246,6 +246,10 @@ def _checked(record: Any, part: RankLine) -> dict[str, Any]:
             raise LedgerError(f"{name} = {record[name]!r:.60} is not: {SCALARS[name]}", part.file, part.number)
     if not (record["normaliser"] is None or isinstance(record["normaliser"], dict)):
         raise LedgerError("normaliser is neither null nor an object", part.file, part.number)
+    for name in BESIDE.keys() & record.keys():
+        record[name] = _number(record[name])
+        if type(record[name]) is not float:
+            raise LedgerError(f"{name} = {record[name]!r:.60} is not: {BESIDE[name]}", part.file, part.number)
     for name in TIMES.keys() & record.keys():
         if type(record[name]) not in (float, int) or not 0 <= record[name] < math.inf:
             raise LedgerError(f"{name} is not a number of seconds", part.file, part.number)
@@ -269,6 +273,8 @@ def merge(parts: Sequence[RankLine]) -> dict[str, Any]:
     merged |= dict.fromkeys(COLUMNS)
     merged |= {name: [values[i] for i in order] for name, values in columns.items()}
     merged["ranks"] = len(records)
+    for name in BESIDE:
+        merged[name] = records[0].get(name)
     for name in TIMES:
         seconds = [record.get(name) for record in records]
         merged[name] = None if all(one is None for one in seconds) else seconds

@@ -62,6 +62,12 @@ TIMES = {
 """Times that a step record may have at its line's end. Time is not part of what was trained: `diff` and `verify`
 leave it out."""
 
+BESIDE = {
+    "gradient_ratio": "norm of the gradient that the optimizer found over that of what the micro-batches gave, "
+    'clipping apart; where allow="gradient_transform" admits a change; missing: it admits none, or unknown',
+}
+"""Numbers that a step record may have before its times."""
+
 KEY = ("rollout", "pass", "prompt", "sample")
 """The columns that say which completion a row is."""
 
@@ -85,7 +91,8 @@ class Header:
     first optimizer step that this start will record; 0 when fresh. start_id: any text that all ranks of one start share
     and no other start has; without it readers tell starts apart by `at_step` and `world_size`. evidence: what speaks
     for the framework's code (`batchbridge.contract.evidence.Evidence.to_dict`); None, or missing in older ledgers:
-    unknown.
+    unknown. prompts: the digest of the prompts' texts (`batchbridge.meaning.prompt_digest`); None, or missing in older
+    ledgers: unknown.
     """
 
     framework: str
@@ -99,6 +106,7 @@ class Header:
     at_step: int = 0
     start_id: str | None = None
     evidence: Mapping[str, Any] | None = None
+    prompts: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The header record, JSON types."""
@@ -114,7 +122,7 @@ class Header:
 class StepRecord:
     """The training of one rank in one optimizer step; `pass_index` is column "pass".
 
-    Units: `SCALARS`, `COLUMNS`, `TIMES`.
+    Units: `SCALARS`, `COLUMNS`, `BESIDE`, `TIMES`.
 
     Columns hold this rank's completions only, in any order, and all have the same length; a rank that trained nothing
     in the step has empty ones. `weights` may be None as a whole where `normaliser` says what was applied; a run whose
@@ -141,6 +149,7 @@ class StepRecord:
     generated_at_step: Sequence[int]
     weights: Sequence[float | None] | None = None
     compute_seconds: float | None = None
+    gradient_ratio: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The step record, JSON types, in the order of the line; non-finite floats as "nan", "inf", "-inf"."""
@@ -157,6 +166,8 @@ class StepRecord:
         lengths = {name: len(record[name]) for name in COLUMNS if record[name] is not None}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"optimizer step {self.step}: columns differ in length: {lengths}")
+        if self.gradient_ratio is not None:
+            record["gradient_ratio"] = _spell(self.gradient_ratio)
         if self.compute_seconds is not None and 0 <= self.compute_seconds < math.inf:
             record["compute_seconds"] = round(self.compute_seconds, 6)
         return record
@@ -199,11 +210,21 @@ class Writer:
             raise LedgerError(f"at_step = {header.at_step}: a fresh start begins at step 0", path)
         if header.started == "fresh" and path.exists():
             what = (
-                "exists already, and this run starts anew: name another folder, or resume the run that wrote it; one "
-                "that was killed before its first checkpoint has nothing to go on from: move its folder away"
+                "exists already, and this run starts anew: name another folder, move this one away, or resume the run "
+                "that wrote it from its newest checkpoint"
             )
             raise LedgerError(what, path)
         return path
+
+    def require_file(self) -> None:
+        """The check (`LedgerError`) that the file is still in its place: what is written to one that was deleted is
+        gone."""
+        try:
+            there = os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
+        except OSError:
+            there = False
+        if not there:
+            raise LedgerError("the file was deleted or moved while the run wrote to it", self.path)
 
     def append(self, record: StepRecord) -> None:
         """Writes and flushes one record. Steps of one start follow each other without a gap; `ValueError` otherwise."""

@@ -137,11 +137,11 @@ class LedgerSummary:
     """A run's ledger as a whole.
 
     first, last: optimizer steps (None: none is complete). response_tokens, completions, masked: of all steps. skipped:
-    steps in which the optimizer did not step. starts: rank 0's headers, in order. drift: steps whose completions are
-    not those of the plan; None where there is none to hold them against, and `no_plan` says why. incomplete: what the
-    ledger's end lacks. timed: steps in which every rank's seconds are known, and there are several; ratios:
-    the sum over them of the slowest rank's seconds over the mean's. ends: each figure's mean in the first and in the
-    last step that recorded it.
+    steps in which the optimizer did not step. not_finite: steps whose gradient's norm was not finite. starts: rank 0's
+    headers, in order. drift: steps whose completions are not those of the plan; None where there is none to hold them
+    against, and `no_plan` says why. incomplete: what the ledger's end lacks. timed: steps in which every rank's seconds
+    are known, and there are several; ratios: the sum over them of the slowest rank's seconds over the mean's. ends:
+    each figure's mean in the first and in the last step that recorded it.
     """
 
     folder: str
@@ -154,6 +154,7 @@ class LedgerSummary:
     response_tokens: int = 0
     masked: int = 0
     skipped: int = 0
+    not_finite: int = 0
     drift: int | None = None
     first_drift: int | None = None
     timed: int = 0
@@ -187,6 +188,12 @@ def summarise(ledger: Ledger, watch: CountItems = unwatched) -> LedgerSummary:
     return found
 
 
+def is_broken(step: Mapping[str, Any]) -> bool:
+    """Whether the gradient of a merged step was not finite, as far as its norm was recorded."""
+    norm = step["gradient_norm"]
+    return norm is not None and not math.isfinite(norm)
+
+
 def _add(found: LedgerSummary, step: _Step, plan: Plan | None, size: int) -> None:
     number, tokens = step["step"], step["response_tokens"]
     if not found.steps:
@@ -199,6 +206,7 @@ def _add(found: LedgerSummary, step: _Step, plan: Plan | None, size: int) -> Non
     found.response_tokens += sum(tokens)
     found.masked += sum(not count for count in tokens)
     found.skipped += bool(step["skipped"])
+    found.not_finite += is_broken(step)
     for rank, count in zip(step["rank"], tokens, strict=True):
         found.ranks[rank].completions += 1
         found.ranks[rank].response_tokens += count
@@ -227,6 +235,8 @@ def _plan(ledger: Ledger) -> tuple[Plan | None, str | None]:
     if not ledger.headers:
         return None, "the run was killed before it began"
     header = ledger.headers[-1]
+    if header["mode"] == "verify":
+        return None, "mode verify held it against its framework's own order (`batchbridge ledger verify`)"
     try:
         plan = plan_of(Spec.from_dict(header["spec"]), header["dataset_size"])
         total = plan.total_optimizer_steps

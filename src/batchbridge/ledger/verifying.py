@@ -20,18 +20,18 @@ from batchbridge.ledger.numbers import drift_of
 from batchbridge.ledger.reading import CountItems, Ledger, merge, unwatched
 from batchbridge.ledger.scanning import StartId, start_of
 from batchbridge.meaning.advantages import RULED, group_advantages
-from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.candidates import CandidatePlan, keyed, plan_of
 from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.rounding import float32_rooms
 from batchbridge.meaning.schedule_rates import ScheduleRates
 from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.stock_run import StockMembership
 from batchbridge.meaning.weights import Normaliser, Row
 
 WIDEST_TOLERANCE = 2.0**-6
 """Relative drift of a weight that rounding explains in the widest case, bfloat16."""
 RATE_TOLERANCE = 1e-6
 """Difference of a recorded rate from the schedule's, as a share of the peak: float64, computed in another order."""
-SINGLE = 2.0**-23
-"""The relative step of float32, in which frameworks compute advantages."""
 DEPARTURES = 8
 """Departures that are listed for each check."""
 _HELD_MODES = ("enforce", "verify")
@@ -150,6 +150,8 @@ class _Start:
         self.plan: Plan | None = None
         self.problem: str | None = None
         """The reason why nothing is recomputed from the specification."""
+        self.stock: StockMembership | None = None
+        """The membership of a run that trained in its framework's own order, in place of the plan's completions."""
         self.no_members: str | None = None
         """The reason why the plan's completions are not recomputed."""
         self.unheld = None if header["mode"] in _HELD_MODES else f"mode {header['mode']} holds no step against the plan"
@@ -157,7 +159,9 @@ class _Start:
             self.spec = Spec.from_dict(header["spec"])
             if self.spec.digest() != header["spec_digest"]:
                 self.problem = "the header's specification has another digest than the header says"
-            self.plan = plan_of(self.spec, header["dataset_size"])
+            native = header["mode"] == "verify"
+            self.plan = plan_of(keyed(self.spec) if native else self.spec, header["dataset_size"])
+            self.stock = StockMembership(self.plan) if native else None
             if isinstance(self.plan, CandidatePlan):
                 self.no_members = "; ".join(self.plan.undecided.values())
             elif not is_small(self.plan):
@@ -242,7 +246,8 @@ class _Looking:
         self.unseen = 0
         """Steps in which no gradient shows a weight: all advantages are zero."""
         self._ticks: int | None = 0 if ledger.first_step == 0 else None
-        self.membership = LedgerCheck("membership", "the plan")
+        stock = {header["mode"] for header in ledger.headers} == {"verify"}
+        self.membership = LedgerCheck("membership", "the configuration" if stock else "the plan")
         self.denominators = LedgerCheck("denominators", "the step's completions")
         self.weights = LedgerCheck("weights", "the loss term")
         self.advantages = LedgerCheck("advantages", "the rewards", "completions")
@@ -300,6 +305,12 @@ class _Looking:
             self.membership.skip(reason or "there is no plan")
         elif start.ends_before(number):
             self.membership.depart(number, f"the plan ends after {start.total} optimizer steps")
+        elif start.stock is not None:
+            rows = zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True)
+            if (found := start.stock.departure(number, rows)) is not None:
+                self.membership.depart(number, found.detail)
+            else:
+                self.membership.agree()
         elif not as_planned([step], start.plan.step(number).members):
             self.membership.depart(number, "other completions than the plan's")
         else:
@@ -338,6 +349,7 @@ class _Looking:
             self.weights.agree(drift)
 
     def _rate(self, step: _Step, start: _Start, written_by: StartId) -> None:
+        """Compares the recorded learning rate of a step with the schedule's at this tick, or says why it cannot."""
         recorded, tick = step["learning_rate"], self._ticks
         if self._ticks is not None and step["lr_tick"]:
             self._ticks += 1
@@ -429,8 +441,8 @@ class _Looking:
             bound = start.spec.objective.reward_clip
             rewards = [[max(-bound, min(bound, one)) for one in group] for group in rewards]
         expected = group_advantages(rewards, rule)
-        for (prompt, rows), mine, values in zip(known.items(), expected, rewards, strict=True):
-            room = _room(values, mine)
+        rooms = float32_rooms(rewards, expected, rule)
+        for (prompt, rows), mine, room in zip(known.items(), expected, rooms, strict=True):
             for place, (row, wanted) in enumerate(zip(rows, mine, strict=True)):
                 if row.advantage is None:
                     self.advantages.skip("the run did not record it")
@@ -461,15 +473,6 @@ def _unruled(spec: Spec) -> str | None:
     if spec.rollout.group_filter != "none" and spec.advantage.scale == "batch":
         return "groups were filtered out, and the scale counts them"
     return None
-
-
-def _room(rewards: Sequence[float], advantages: Sequence[float]) -> float:
-    """The difference that float32 makes in a group's advantages: in its rewards' sum, and in what divides them."""
-    known = [one for one in rewards if not math.isnan(one)]
-    largest, steepest = max(map(abs, known), default=0.0), max(map(abs, advantages), default=0.0)
-    spread = max(known, default=0.0) - min(known, default=0.0)
-    scale = spread / steepest if steepest and spread else 1.0
-    return 64 * SINGLE * (steepest + (1.0 + steepest) * largest / scale)
 
 
 def _unlike(a: Hashable, b: Hashable) -> bool:

@@ -97,3 +97,11 @@ def plan_of(spec: Spec, dataset_size: int) -> Plan:
     """
     closed = spec.rollout.group_filter == "none" and spec.staleness.mode == "sync"
     return Plan(with_one_length(spec, dataset_size), dataset_size) if closed else CandidatePlan(spec, dataset_size)
+
+
+def keyed(spec: Spec) -> Spec:
+    """A specification whose order of prompts, where nothing fixes it, has a key all the same: for the plan of an
+    unwrapped run, whose sizes, passes and clock are held, and whose order is not."""
+    order = spec.order
+    open_key = order.prompt_shuffle == "epoch_permutation" and order.seed is None
+    return spec.replace(**{"order.seed": 0}) if open_key else spec

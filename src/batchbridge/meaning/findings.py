@@ -22,6 +22,8 @@ CONDITION = "BB041"
 """The code of the finding that says on what a reading rests."""
 LOOKS_LIKE_TRAINING = "BB042"
 """The code of the finding about a file that looks like training by rewards and that no adapter reads."""
+EQUIVALENT_TO = "equivalent_to"
+"""The expectation (BB045) whose value is another configuration's path."""
 
 
 @dataclass(frozen=True)

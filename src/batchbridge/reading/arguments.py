@@ -1,13 +1,14 @@
-"""Settings in the words of a command line: `key=value`, `--key value`, `--flag`."""
+"""Settings in the words of a command line: `key=value`, `--key value`, `--flag`; and a source with other settings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from batchbridge.contract.reading import Context, Source
+from batchbridge.contract.reading import Source
 from batchbridge.reading.yaml_json import parse_yaml, plain_scalar
 
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_/.-]*", re.ASCII)
@@ -61,13 +62,6 @@ def parse_arguments(argv: Sequence[str]) -> Mapping[str, Any]:
     return Arguments(argv)
 
 
-def as_read(example: Mapping[str, Any]) -> tuple[Source, Context]:
-    """An example of `Adapter.examples`, as a source and what is said beside it."""
-    argv, sizes = tuple(example.get("argv", ())), {key: example.get(key) for key in ("world_size", "dataset_size")}
-    source = Source(values=parse_arguments(argv) if argv else example.get("values", {}), argv=argv)
-    return source, Context(framework_version=example["version"], **sizes)
-
-
 def set_on_top(values: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
     """The part of a source's `values` that is not what its command says: `--set` has put it on top."""
     before = Arguments(argv)
@@ -104,12 +98,67 @@ LEVELS = 4
 
 def near_file(named: str, beside: Path | None) -> Path | None:
     """The file `named`, as seen from the working directory, the folder of the script or recipe `beside`, or up to three
-    folders above it: a repository's scripts are started at its root, or in the folder that it is a folder of. None
-    where it is nowhere."""
+    folders above it: scripts are started at the repository's root, or in its folder; at last where the script goes to.
+    None where it is nowhere."""
     folders = [Path()] if beside is None else [Path(), *beside.resolve().parents[:LEVELS]]
     _, _, rest = named.partition("/")  # `myrepo/configs/a.yaml`, as seen from above the repository
     names = [named, *([rest] if "/" in rest and beside is not None and not named.startswith((".", "/")) else [])]
     try:
-        return next((folder / one for one in names for folder in folders if (folder / one).is_file()), None)
+        found = next((folder / one for one in names for folder in folders if (folder / one).is_file()), None)
+        if found is not None or beside is None or not beside.is_file() or b"cd " not in beside.read_bytes():
+            return found
+        from batchbridge.reading.beside_scripts import gone_to
+
+        gone = [folder / there for there in gone_to(beside) for folder in folders]
+        return next((folder / one for one in names for folder in gone if (folder / one).is_file()), None)
     except (OSError, ValueError):  # a NUL character, or a name that is too long
         return None
+
+
+def without(source: Source, keys: Collection[str]) -> Source:
+    """A source that does not say these settings: its words behind a program's name, and its values, without them."""
+    if not keys:
+        return source
+    names = {spelling for key in keys for spelling in spellings(key)}
+    argv = _without_words(source.argv, names)
+    values = {key: value for key, value in source.values.items() if names.isdisjoint(spellings(key))}
+    unknown = {key: said for key, said in source.unknown.items() if names.isdisjoint(spellings(key))}
+    return replace(source, argv=argv, values=values, unknown=unknown)
+
+
+def _without_words(argv: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
+    """`argv` without the settings of these names; of `--key value` both words go."""
+    gone: set[int] = set()
+    for key, text, place in argument_keys(argv):
+        if not set(names).isdisjoint(spellings(key)):
+            apart = text is not None and argv[place] == text and place > 0 and "=" not in argv[place - 1]
+            gone |= {place, place - 1} if apart else {place}
+    return tuple(word for place, word in enumerate(argv) if place not in gone)
+
+
+def changed_source(source: Source, changes: Mapping[str, Any]) -> Source:
+    """A source with the keys that a fix names, in the form that it has: changed, added, or left out where it says
+    None."""
+    if not source.argv:
+        values = dict(source.values)
+        for key, value in changes.items():
+            values = _changed_values(values, key, value)
+        return replace(source, values=values)
+    dashes = any(word.startswith("--") for word in source.argv)
+    more: list[str] = []
+    for key, value in changes.items():
+        if value is not None:
+            said = map(str, value if isinstance(value, list) else [value])
+            more += [f"--{key}", *said] if dashes else [f"{key}={value}"]
+    argv = (*_without_words(source.argv, [spelling for key in changes for spelling in spellings(key)]), *more)
+    return replace(source, argv=argv, values=parse_arguments(argv))
+
+
+def _changed_values(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy with `key`, which may be dotted, where its mapping stands already; one that is left empty goes, too."""
+    head, dot, rest = key.partition(".")
+    if key not in values and dot and isinstance(values.get(head), Mapping):
+        inner = _changed_values(values[head], rest, value)
+        return {name: inner if name == head else old for name, old in values.items() if name != head or inner}
+    kept = {name: old for name, old in values.items() if name != key}
+    return kept if value is None else {**kept, key: value}

@@ -47,6 +47,16 @@ def read_bytes(path: Path, file: str, most: int) -> bytes:
         refuse("BB001", f"the file cannot be read: {reason}", file)
 
 
+def _is_chinese(data: bytes) -> bool:
+    """Whether bytes that are no UTF-8 are Chinese in the encoding of editors there (GBK, as GB18030)."""
+    try:
+        text = data.decode("gb18030")
+    except UnicodeDecodeError:
+        return False
+    foreign = [character for character in text if not character.isascii()]
+    return bool(foreign) and all("\u3000" <= character <= "\u9fff" or character >= "\uff00" for character in foreign)
+
+
 def decoded(data: bytes, file: str, most: int = MAX_BYTES) -> str:
     """`data` as text. Raises `Refused`."""
     if len(data) > most:
@@ -57,7 +67,8 @@ def decoded(data: bytes, file: str, most: int = MAX_BYTES) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         name = encoding.removesuffix("-sig").upper()
-        refuse("BB003", f"this is not text: byte {error.start} is not {name}", file, line)
+        save = "it reads as GBK: save it as UTF-8" if _is_chinese(data) else None
+        refuse("BB003", f"this is not text: byte {error.start} is not {name}", file, line, save)
     if (nul := text.find("\0")) >= 0:
         refuse("BB003", "this is not text: it contains a NUL character", file, text.count("\n", 0, nul) + 1)
     return text

@@ -102,10 +102,33 @@ def _load_file(
             recorded = past_runs.load_folder(path, command) if folder else past_runs.load_file(path, command)
             if recorded is not None:
                 return replace(recorded, env=dict(env or {}))
+        python = suffix in PYTHON
+        if python:
+            from batchbridge.reading.python import MAX_BYTES as most
+        else:
+            most = LARGEST_LOG if suffix in LOGS or file == STANDARD_INPUT else MAX_BYTES
+        text = read_text(path, file, most) if file != STANDARD_INPUT else decoded(_piped(most), file, most)
+    except RefusedFile as refused:
+        return Source(path=path, problems=(refused.finding,))
+    return load_text(text, path, env=env, framework=framework, command=command, world_size=world_size)
+
+
+def load_text(
+    text: str,
+    path: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    framework: str | None = None,
+    command: int | None = None,
+    world_size: int | None = None,
+) -> Source:
+    """The `Source` of a text, as `load_source` has it of a file `path` with this text. Whether there is such a file
+    does not matter; files that lie beside it are seen."""
+    file, suffix = str(path), path.suffix.lower()
+    try:
         if suffix in PYTHON:
             from batchbridge.reading import python
 
-            text = read_text(path, file, python.MAX_BYTES)
             given, words = _behind(env)
             if world_size is not None:
                 given = {"WORLD_SIZE": str(world_size), **given}
@@ -114,8 +137,6 @@ def _load_file(
             )
             its_words = read.argv[:2] == ("python", str(path))  # and not those of a command that it starts
             return replace(load_source(list(read.argv)), env=given) if its_words else read
-        most = LARGEST_LOG if suffix in LOGS or file == STANDARD_INPUT else MAX_BYTES
-        text = read_text(path, file, most) if file != STANDARD_INPUT else decoded(_piped(most), file, most)
         first = text.partition("\n")[0]
         if suffix in LOGS or (suffix not in SCRIPTS and _of_run(text)):
             from batchbridge.reading import pasted

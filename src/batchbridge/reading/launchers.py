@@ -66,11 +66,13 @@ they say in `Source.launcher`."""
 
 class StartedProgram(NamedTuple):
     """The Python program of a command: the configurations that it builds itself, its trainers (None: it is not here, or
-    no Python), and the options that its own parser and dataclasses take."""
+    no Python), and the options that its own parser and dataclasses take. trains: False where it certainly trains with
+    none of its trainers."""
 
     sources: list[Source]
     trainers: tuple[BuiltTrainer, ...] | None
     declared: frozenset[str] = frozenset()
+    trains: bool = True
 
 
 def launcher_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -299,9 +301,11 @@ def _shell(text: str, words: list[Argument]) -> list[list[Argument]]:
 
 
 def _inner(words: list[Argument]) -> list[list[Argument]] | None:
-    """The commands of `bash -c TEXT`. What is unknown in it is a variable while the text is read: as it is shown it may
-    be cut, and open a quote."""
+    """The commands of `bash -c TEXT`, `eval TEXT`. What is unknown is a variable while the text is read: as it is shown
+    it may be cut, and open a quote."""
     texts = [words[0].text.rpartition("/")[2], *(word.text for word in words[1:])]
+    if texts[0] == "eval" and len(texts) == 2:
+        return _inner([words[0]._replace(text="bash"), words[0]._replace(text="-c"), words[1]])
     if texts[0] not in ("bash", "sh"):
         return None
     from bashread import read_script

@@ -182,6 +182,7 @@ _JSON = {"null": "None", "true": "True", "false": "False"}
 
 
 def _overrides(lines: _Lines, path: Path | None) -> Iterator[Source]:
+    """The command lines that Hydra's errors repeat, as a list of Python's behind `OVERRIDES`."""
     for start, text in enumerate(lines.texts):
         place = text.lower().find(OVERRIDES.lower())
         if place < 0:

@@ -1,12 +1,13 @@
 """The version of a framework that the repository of a configuration pins: `trl==0.18.0` in its setup.py, say.
 
 Files are searched as text, and nothing in them is run. Only exact pins count, and only where those of a folder agree.
+One of git (`trl @ git+https://host/trl@REF`, `tool.uv.sources`) is the release that its tag names; a commit is none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +19,44 @@ FILES = (
 LEVELS = 8
 """Folders that are searched: the configuration's, and those above it."""
 MAX_BYTES = 4 << 20
+_LINES = re.MULTILINE | re.IGNORECASE
+
+
+_TAG = re.compile(r"v?(\d+(?:\.\d+)+(?:[.-]?(?:dev|post|a|b|rc)\d+)?)")
+_COMMIT = re.compile(r"(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}|main|master|HEAD|nightly")
 
 
 class VersionPin(NamedTuple):
-    """A version, and the place that pins it, for a person."""
+    """A version, and the place that pins it, for a person. In place of a version may stand a reference of git's."""
 
     version: str
     place: str
+
+    @property
+    def unreleased(self) -> str:
+        """The commit or branch that is no release, for a person; empty: it is a version."""
+        return commit_of(self.version) or ""
+
+
+def commit_of(version: str) -> str | None:
+    """The commit or branch of git's, shortened, that a text names in place of a version: `git+https://host/trl@REF`,
+    or a commit alone. None: it names a version."""
+    if "git+" not in version:
+        return version[:12] if _COMMIT.fullmatch(version) else None
+    reference = _reference(version)
+    return None if _TAG.fullmatch(reference) else reference[: 40 if "/" in reference else 12] or "its default branch"
+
+
+def version_of(text: str) -> str:
+    """The version that a text says: of a reference of git's, that of its tag; else the text itself."""
+    tag = _TAG.fullmatch(_reference(text)) if "git+" in text else None
+    return text if tag is None else tag[1]
+
+
+def _reference(text: str) -> str:
+    """REF of `git+https://user@host/owner/name.git@REF#egg=name`; empty where there is none."""
+    path = text.partition("git+")[2].partition("#")[0].partition("://")[2].partition("/")[2]
+    return path.partition("@")[2].strip()
 
 
 def pinned(
@@ -37,6 +69,7 @@ def pinned(
     """
     for folder in beside.resolve().parents[:LEVELS]:
         found = [pin for name in FILES for pin in _pins(folder / name, distribution)] if distribution else []
+        found = [VersionPin(version_of(pin.version), pin.place) for pin in found]
         found = found or _own(folder, checkout, releases)
         if found:
             return found[0] if len({pin.version for pin in found}) == 1 else None
@@ -61,7 +94,7 @@ def _own(folder: Path, checkout: tuple[str, ...], releases: Collection[str]) -> 
 
 
 def _pins(file: Path, distribution: str) -> list[VersionPin]:
-    name = re.escape(distribution)
+    name, lock = re.escape(distribution), file.suffix == ".lock"
     locked = rf'^name = "{name}"\n(?:.*\n)?version = "([^"]+)"'
     exact = rf"^[^#\n]*?(?<![\w.-]){name}(?:\[[^\]\n]*\])?\s*==\s*([0-9][\w.+]*)"
     try:
@@ -70,5 +103,20 @@ def _pins(file: Path, distribution: str) -> list[VersionPin]:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return []
-    found = re.finditer(locked if file.suffix == ".lock" else exact, text, re.MULTILINE)
-    return [VersionPin(match[1], f"{file.name}:{text.count(chr(10), 0, match.start(1)) + 1}") for match in found]
+    found = [(match.start(1), match[1]) for match in re.finditer(locked if lock else exact, text, re.MULTILINE)]
+    found += [] if lock else list(_of_git(text, name))
+    return [VersionPin(said, f"{file.name}:{text.count(chr(10), 0, at) + 1}") for at, said in sorted(found)]
+
+
+def _of_git(text: str, name: str) -> Iterator[tuple[int, str]]:
+    """Places and references of git's for a distribution, whose name is given as a pattern: of requirements, and of the
+    tables of sources in a pyproject.toml."""
+    for match in re.finditer(
+        rf"^[^#\n]*?(git\+[^\s\"'#]*/{name}(?:\.git)?/?(?:@[^\s\"',;#]+)?)(?=[\s\"',;#]|$)", text, _LINES
+    ):
+        yield match.start(1), match[1]
+    for match in re.finditer(rf"^\s*\"?{name}\"?\s*=\s*(\{{[^}}\n]*\bgit\s*=[^}}\n]*\}})", text, _LINES):
+        url = re.search(r"\bgit\s*=\s*[\"']([^\"']+)", match[1])
+        reference = re.search(r"\b(?:rev|tag|branch)\s*=\s*[\"']([^\"']+)", match[1])
+        if url is not None:
+            yield match.start(1), f"git+{url[1]}" + (f"@{reference[1]}" if reference else "")

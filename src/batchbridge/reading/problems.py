@@ -74,6 +74,7 @@ PROBLEMS: Mapping[str, str] = {
     "BB042": "the file looks like training by rewards, and no adapter reads it (undecided)",
     "BB043": "the file is a script in a language that is not read (undecided)",
     "BB044": "`diff`, `convert`, `scale` and `plan`: no version was named, and one was taken (a note)",
+    "BB045": "the run departs from what the project expects of it, `[tool.batchbridge.expect]`; or leaves it open",
 }
 """Code -> what it is about; how bad it is stands at the end, and nothing of an error."""
 

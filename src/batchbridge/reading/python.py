@@ -6,13 +6,14 @@ A program is read and never run (see `pyread`). Which classes are configurations
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from batchbridge.contract.reading import BuiltTrainer, Construction, Source
+from batchbridge.contract.reading import BuiltTrainer, Construction, GivenArguments, Source
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Where
 from batchbridge.reading.arguments import near_file
 from batchbridge.reading.documents import parse_document, read_text
@@ -41,6 +42,15 @@ MOST_BYTES_OF_A_FILE = 1 << 20
 _GENERATED = re.compile(r"(^|\.)(Unsloth\w+|unsloth_compiled_cache)(\.|$)")
 """Modules that Unsloth writes beside a program: they are Unsloth's code, not the program's."""
 _SETTINGS = (".yaml", ".yml", ".json", ".toml")
+_WITHOUT_TRAINING = frozenset(
+    {
+        *("evaluate", "predict", "evaluation_loop", "prediction_loop", "prediction_step", "get_eval_dataloader"),
+        *("get_test_dataloader", "save_model", "save_state", "save_metrics", "log_metrics", "log", "push_to_hub"),
+        *("create_model_card", "add_callback", "remove_callback", "pop_callback", "is_world_process_zero"),
+        *("model", "args", "processing_class", "tokenizer", "train_dataset", "eval_dataset", "state"),
+    }
+)
+"""Attributes of a Hugging Face trainer (transformers 5, `Trainer`) by which nothing is trained."""
 
 
 LoadStarted = Callable[..., "Source | None"]
@@ -78,8 +88,11 @@ def load_python(
         other = _started_by(program, path, env, framework, chosen, words, load_started)
         if other is not None:
             return replace(other, problems=(*problems, *other.problems))
-    if not found and words and any(call.parsed for call in program.calls):
+    idle = idle_trainers(program)
+    if not found and words and not idle and any(call.parsed for call in program.calls):
         return Source(path=path, argv=("python", file, *words))
+    if not found and idle:
+        return Source(path=path, problems=(*problems, _idle(idle)), env=dict(env or {}))
     if not found:
         looks = trains_by_rewards(code_of_notebook(text).text if path.suffix == ".ipynb" else text)
         nothing = _nothing(program, file, framework, looks=looks)
@@ -144,8 +157,15 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
         if not call.parsed and any(tells.constructs((call.name, *call.bases)) for tells in asked)
     ]
     built = [call for call in built if call.made_of is None or call.bases]  # a class of one's own has the name alone
-    trained = {id(found) for call in program.calls for found in _handed(call) if "rainer" in call.name}
+    trainers = [call for call in program.calls if any("rainer" in name for name in _names_of(call))]
+    training, idle = _by_training(program, [call for call in trainers if any(map(_is_trainer, _names_of(call)))])
+    trained = {id(found) for call in trainers for found in _handed(call)}
+    if idle and not training:
+        return []
+    evaluated = {id(found) for call in idle for found in _handed(call)}
+    evaluated -= {id(found) for call in trainers if call not in idle for found in _handed(call)}
     built = [call for call in built if id(call) in trained] or built
+    built = [call for call in built if id(call) not in evaluated]
     found: list[Source] = []
     for call in built:
         source = replace(_source(call, program, path), trainers=_trainers(program, call))
@@ -156,15 +176,59 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
 
 def _trainers(program: Program, handed: Call | None = None) -> tuple[BuiltTrainer, ...]:
     """The trainers that a program builds; of those that are handed the object of a call, these alone."""
-    calls = [call for call in program.calls if any(map(_is_trainer, (call.name, *call.bases)))]
+    calls = [call for call in program.calls if any(map(_is_trainer, _names_of(call)))]
     mine = [call for call in calls if handed is not None and any(one is handed for one in _handed(call))]
-    return tuple(map(_built, mine or calls))
+    replaced = bool(calls) and any(map(_replaces_a_constructor, program.trees.values()))
+    return tuple(_built(one, program, replaced) for one in mine or calls)
 
 
-def _built(call: Call) -> BuiltTrainer:
+def _by_training(program: Program, trainers: Iterable[Call]) -> tuple[list[Call], list[Call]]:
+    """The trainers that a program may train with, and those of which it asks something, and nothing that trains. One
+    that it builds and leaves alone may stand in an excerpt."""
+    training: list[Call] = []
+    idle: list[Call] = []
+    for call in trainers:
+        asked = program.uses(call)
+        own = call.made_of is not None and "train" in call.made_of.asked_of_itself
+        never = asked is not None and len(asked) > 0 and asked <= _WITHOUT_TRAINING and not own
+        (idle if never else training).append(call)
+    return training, idle
+
+
+def idle_trainers(program: Program) -> list[Call]:
+    """The trainers of a program that trains with none of them; none where it may train."""
+    training, idle = _by_training(program, (one for one in program.calls if any(map(_is_trainer, _names_of(one)))))
+    return [] if training else idle
+
+
+def _names_of(call: Call) -> tuple[str, ...]:
+    return (call.name, *call.bases)
+
+
+def _built(call: Call, program: Program, replaced: bool) -> BuiltTrainer:
     over = frozenset[str]() if call.made_of is None else call.made_of.repeated_over
     where = Where(file=call.place.label, line=call.place.line)
-    return BuiltTrainer(call.name, where, call.bases, call.methods, over)
+    return BuiltTrainer(call.name, where, call.bases, call.methods, over, _given(call, program, replaced))
+
+
+def _given(call: Call, program: Program, replaced: bool) -> GivenArguments:
+    places = {key: call.places.get(key, call.place) for key in call.named}
+    changed = call.made_of is not None and call.made_of.changed
+    return GivenArguments(
+        named={key: Where(key, None, one.label, one.line) for key, one in places.items()},
+        positional=0 if call.node is None else len(call.node.args),
+        open=call.unpacked,
+        changed=changed or replaced,
+        only_if=tuple(one.expression for one in call.only_if),
+        caught=call.caught,
+        modules=frozenset(name.partition(".")[0] for name in program.imported),
+    )
+
+
+def _replaces_a_constructor(tree: ast.Module) -> bool:
+    """Whether a program sets `__init__` or `__new__` of a class."""
+    nodes = (one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
+    return any(one.attr in ("__init__", "__new__") for one in nodes)
 
 
 def _is_trainer(name: str) -> bool:
@@ -189,7 +253,7 @@ def started(
     except NotPython:
         return nothing
     sources = [replace(one, launcher=dict(launcher)) for one in runs_of(program, file, framework)]
-    return StartedProgram(sources, _trainers(program), program.declared)
+    return StartedProgram(sources, _trainers(program), program.declared, not idle_trainers(program))
 
 
 def trainers_of(file: Path) -> tuple[BuiltTrainer, ...] | None:
@@ -370,6 +434,14 @@ def _composed_of_overrides(function: str, file: str) -> Finding:
     message = f"the program hands {function} what hydra.main composes, and the overrides on its command line"
     fix = Fix("give these: batchbridge check FILE -- KEY=VALUE ..., or check the script that starts it")
     return Finding("BB010", "error", "config", message, (Where(file=file),), (fix,), undecided=True)
+
+
+def _idle(trainers: Sequence[Call]) -> Finding:
+    """The finding that a program trains with none of the trainers that it builds."""
+    names = dict.fromkeys(call.name.rpartition(".")[2] for call in trainers)
+    message = f"the program builds {', '.join(f'a {name}' for name in names)} and does not train"
+    places = tuple(dict.fromkeys(Where(file=call.place.label, line=call.place.line) for call in trainers))
+    return Finding("BB010", "error", "config", message, places, undecided=True)
 
 
 def _nothing(program: Program, file: str, framework: str | None, *, looks: bool) -> Finding:

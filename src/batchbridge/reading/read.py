@@ -70,6 +70,7 @@ def read(
         if size is not None and size < 1:
             raise ValueError(f"{name} = {size}: must be at least 1")
     framework = framework and (plugins.named(framework) or framework)
+    version, commit = _of_git(version)
     loaded = files.load_source(source, env=env, framework=framework, command=command, world_size=world_size)
     said = Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
     findings: list[Finding] = []
@@ -81,12 +82,14 @@ def read(
     adapter = adapter or _choose(loaded, framework, findings)
     if adapter is None:
         return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
+    if version == "latest" and adapter.releases:
+        said = dataclasses.replace(said, framework_version=adapter.releases[-1])
     if loaded.record is not None:
         from batchbridge.reading.recorded import recorded
 
         said, notes = recorded(loaded.record, adapter, said)
         findings += notes
-    elif version is None and loaded.path is not None and loaded.native is None:
+    elif (version is None or commit) and loaded.path is not None and loaded.native is None:
         said = dataclasses.replace(said, copy=_guarded(adapter, "own_copy", lambda: adapter.own_copy(loaded), findings))
     reading = read_source(loaded, adapter, said)
     if (
@@ -95,29 +98,85 @@ def read(
         and loaded.path is not None
         and (adapter.distribution or adapter.checkout)
     ):
-        reading = _pinned(loaded, adapter, said, loaded.path) or reading
+        reading = _pinned(loaded, adapter, said, loaded.path, reading)
+    elif version is not None:
+        reading = _between_releases(loaded, adapter, said, reading)
     return dataclasses.replace(reading, findings=_ordered([*reading.findings, *findings])) if findings else reading
 
 
-def _pinned(source: Source, adapter: Adapter, said: Context, path: Path) -> Reading | None:
-    """The reading under the version that the configuration's repository pins; None where it pins none that is read."""
-    from batchbridge.reading.pins import VersionPin, pinned
+def _of_git(version: str | None) -> tuple[str | None, bool]:
+    """The version that a text names, the tag of a reference of git's being one; and whether it names a commit."""
+    if version is None or ("git+" not in version and "." in version):
+        return version, False
+    from batchbridge.reading.pins import commit_of, version_of
+
+    return version_of(version), commit_of(version) is not None
+
+
+def _pinned(source: Source, adapter: Adapter, said: Context, path: Path, unpinned: Reading) -> Reading:
+    """The reading under the version that the configuration's repository pins; `unpinned` where it pins none that is
+    read, with a note where that is a commit."""
+    from batchbridge.reading.pins import VersionPin, pinned, version_of
 
     built, name = source.construction, adapter.distribution or ""
     own = built.pins.get(name) if built is not None else None
     pin = (
-        VersionPin(own, f"a cell of {path}")
+        VersionPin(version_of(own), f"a cell of {path}")
         if own
         else pinned(path, adapter.distribution, adapter.checkout, adapter.releases)
     )
     if pin is None:
-        return None
+        return unpinned
     name = adapter.distribution or adapter.framework
+    if pin.unreleased:
+        text = f"{pin.place} takes {name} from git at {pin.unreleased}, which is no release"
+        note = Finding(
+            "BB024", "note", "config", text, fixes=(Fix("name the release like it with --framework-version"),)
+        )
+        return dataclasses.replace(unpinned, findings=_ordered([*unpinned.findings, note]))
     text = f"no version of {name} was named: {pin.place} pins {pin.version}, which is taken"
     note = Finding("BB024", "note", "config", text, fixes=(Fix("name another with --framework-version"),))
-    reading = read_source(source, adapter, dataclasses.replace(said, framework_version=pin.version))
+    said = dataclasses.replace(said, framework_version=pin.version)
+    reading = _between_releases(source, adapter, said, read_source(source, adapter, said))
     known = reading.spec is not None or bool(reading.native)
-    return dataclasses.replace(reading, findings=_ordered([*reading.findings, note])) if known else None
+    return dataclasses.replace(reading, findings=_ordered([*reading.findings, note])) if known else unpinned
+
+
+def _between_releases(source: Source, adapter: Adapter, said: Context, reading: Reading) -> Reading:
+    """The reading of a version that comes before a release, as that release: undecided where the release before it
+    judges otherwise."""
+    asked, release, releases = said.framework_version or "", reading.framework_version or "", tuple(adapter.releases)
+    if asked == release or not asked.startswith(release) or release not in releases[1:]:
+        return reading
+    before = releases[releases.index(release) - 1]
+    other = read_source(source, adapter, dataclasses.replace(said, framework_version=before))
+    if reading.verdict == other.verdict or "undecided" in (reading.verdict, other.verdict):
+        return reading
+    if reading.verdict == "invalid":
+        found = [
+            dataclasses.replace(one, message=f"as {release} would, and not {before}: {one.message}", undecided=True)
+            if one.severity == "error"
+            else one
+            for one in reading.findings
+        ]
+        return dataclasses.replace(reading, findings=_ordered(found))
+    text = f"{asked} lies between {before} and {release}: valid as {release}, not as {before}: {other.wrong[0].message}"
+    fix = Fix("name the release like it with --framework-version")
+    found = [*reading.findings, Finding("BB025", "error", "config", text, fixes=(fix,), undecided=True)]
+    return dataclasses.replace(reading, findings=_ordered(found))
+
+
+def as_read(example: Mapping[str, Any]) -> tuple[Source, Context]:
+    """An example of `Adapter.examples`, as a source and what is said beside it."""
+    from batchbridge.reading.arguments import parse_arguments
+
+    argv, sizes = tuple(example.get("argv", ())), {key: example.get(key) for key in ("world_size", "dataset_size")}
+    source = Source(values=parse_arguments(argv) if argv else example.get("values", {}), argv=argv)
+    if text := example.get("program"):
+        from batchbridge.reading.python import load_python
+
+        source = dataclasses.replace(load_python(text, Path("train.py")), path=None)
+    return source, Context(framework_version=example["version"], **sizes)
 
 
 def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:

@@ -30,6 +30,8 @@ RECOGNISED = 0.5
 
 CERTAIN = 0.96
 """The confidence of an adapter that knows the program itself, not only names of settings."""
+_OF_PYTHON = re.compile(r"\bactivate\b|/conda\.sh\b")
+"""The pattern of what only chooses a Python: no batch depends on it."""
 _SHELLS = ("bash", "sh", "source", ".")
 
 
@@ -62,20 +64,29 @@ def load_script(
         text = text.replace("\r\n", "\n")
         problems.append(_windows_lines(file))
     own = None if file == "-" else file
-    script = read_script(text, given, own)
+
+    def sourced(named: str) -> str | None:
+        from batchbridge.reading.beside_scripts import text_beside
+
+        return text_beside(named, near_file(named, path))
+
+    def read_with(text: str, given: Mapping[str, str]) -> ScriptCommands:
+        return read_script(text, given, own, sourced)
+
+    script = read_with(text, given)
     found = _candidates(script, path, framework, given)
     if choices := {name: one for one in script.choices for name in one.names}:
         given |= {name: one.one_of[-1] for name, one in choices.items()}
-        script = read_script(text, given, own)
+        script = read_with(text, given)
         found = _candidates(script, path, framework, given)
         for name, one in choices.items():
-            others = (read_script(text, {**given, name: other}, own) for other in one.one_of[:-1])
+            others = (read_with(text, {**given, name: other}) for other in one.one_of[:-1])
             if any(_words(_candidates(other, path, framework, given)) != _words(found) for other in others):
                 problems.append(_taken(name, one, file))
     if not found and (task := re.search(_TASK, text)) and task[0] not in given:
         for number in ("0", "1"):  # one of srun's tasks starts the training, and its number is not the script's own
             asked = rf"\$\{{{task[0]}(:?-[^}}]*)?\}}|\${task[0]}\b"  # also in the text that a task's own shell is given
-            other = read_script(re.sub(asked, number, text), given, own)
+            other = read_with(re.sub(asked, number, text), given)
             if found := _candidates(other, path, framework, given):
                 script = other
                 problems.append(_task(task[0], number, file, found[0].line))
@@ -184,6 +195,8 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
             if followed.sources:
                 all_of_them += [Candidate(command, program, source, CERTAIN) for source in followed.sources]
                 continue
+            if not followed.trains:
+                continue  # it evaluates
             # A word that is nothing but an unknown value is not a setting; `_loose` says what is open about it.
             source = _source(LaunchedProgram(tuple(_sure(program)), program.launcher, program.stop), path)
             open_flags = {**source.unknown, **_flags_before(program)}
@@ -313,7 +326,7 @@ def _remarks(script: ScriptCommands, file: str, text: str) -> Iterable[Finding]:
         elif remark.kind == "not_read":
             text = f"this part of the script is not read, and what it does is not seen: {remark.text}"
             yield Finding("BB014", "error", "config", text, where, undecided=True)
-        elif remark.kind == "source":
+        elif remark.kind == "source" and not _OF_PYTHON.search(remark.text):
             text = f"{remark.text}: what it sets is not seen; give values that matter with --env NAME=VALUE"
             yield Finding("BB015", "warning", "config", text, where)
         elif remark.kind == "stray":
@@ -366,13 +379,19 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Findin
     code = "BB010"
     from batchbridge.reading.looks import program_trains, starts_training
 
-    looks = next((one for one in script.commands if starts_training(one.argv) or program_trains(one.argv, file)), None)
+    like_training = (one for one in script.commands if starts_training(one.argv) or program_trains(one.argv, file))
+    looks = next((one for one in like_training if _may_train(one, Path(file))), None)
     if looks is not None:
         code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)
         message = f"{' '.join(looks.argv)[:80]} looks like training, and is not a program {who}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
     own = () if framework or not script.commands else (Fix("--framework NAME if the command is a custom one"),)
     return Finding(code, "error", "config", message, places, (*own, fix), undecided=True)
+
+
+def _may_train(command: Command, path: Path) -> bool:
+    """Whether a command's program is not one that builds trainers and trains with none."""
+    return all(_followed(program, path, None).trains for program in programs(command.words))
 
 
 def _several(found: list[Candidate], file: str) -> Finding:

@@ -6,6 +6,7 @@ depth and node count are bounded. Scalars are PyYAML's, keys are the user's own 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import field, replace
 from functools import cache
@@ -51,6 +52,7 @@ def refuse(code: str, message: str, file: str, line: int | None = None, fix: str
     raise RefusedFile(replace(found, undecided=code in NOT_READ))
 
 
+_WIDE_COLON = re.compile("^[ \\t]*([\\w.-]+)[ \\t]*\uff1a", re.MULTILINE)
 NOT_READ = ("BB002", "BB003", "BB043")
 """Codes of files that are not read and may be right: too large, no text, in another language."""
 
@@ -73,9 +75,13 @@ def parse_yaml(text: str, file: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = "; ".join(part for part in (error.context, error.problem) if part)
-        found = problem("BB004", f"this is not YAML: {what}", file, mark.line + 1 if mark else None)
-        tab = (Fix("indent with blanks: YAML takes no tabs"),) if r"'\t'" in what else ()
-        document.problems.append(replace(found, fixes=tab))
+        wide = _WIDE_COLON.search(text)  # of a Chinese keyboard; what YAML notices is a later line
+        place = text.count("\n", 0, wide.end()) if wide else mark.line if mark else None
+        found = problem("BB004", f"this is not YAML: {what}", file, None if place is None else place + 1)
+        fix = Fix(f"write {wide[1]}: with a plain colon and a blank, not the full-width one") if wide else None
+        if r"'\t'" in what:
+            fix = Fix("indent with blanks: YAML takes no tabs")
+        document.problems.append(replace(found, fixes=(fix,) if fix else ()))
     except yaml.YAMLError as error:  # a character that YAML forbids
         what = str(error).splitlines()[0]
         position = getattr(error, "position", None)

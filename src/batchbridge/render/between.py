@@ -37,10 +37,11 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     """A comparison: verdict, ranked differences with their reasons, and what is not a difference in meaning."""
     sides = list(zip("AB", names, (found.a, found.b), strict=True))
     lines = [f"{side}  {one_line(name)}: {who(reading)}, {reading.verdict}" for side, name, reading in sides]
+    told: dict[str, list[str]] = {}  # what both sides say is one line
     for side, _, reading in sides:
-        lines += [f"  {side} {line}" for line in _taken_for_granted(reading)]
-        if reading.verdict != "valid":
-            lines += [f"  {side} {line}" for line in _problems(reading)]
+        for line in (*_taken_for_granted(reading), *(_problems(reading) if reading.verdict != "valid" else ())):
+            told.setdefault(line, []).append(side)
+    lines += [f"  {', '.join(who_says)} {line}" for line, who_says in told.items()]
     lines += ["", verdict(found)]
     if found.differences:
         lines += ["", "Differences, the largest effect first"]
@@ -85,6 +86,8 @@ def verdict(found: Comparison) -> str:
     said = ", ".join(counts)
     if found.differences and all(difference.aspect == "outside" for difference in found.differences):
         said = f"same batches, but not the same run: {said} outside the schema"
+    if found.example_devices is not None:
+        said = f"{said or 'equivalent'} on {count(found.example_devices, 'device')}, for example"
     return f"{found.verdict}{f': {said}' if said else ''}"
 
 

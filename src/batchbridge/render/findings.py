@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,17 @@ from batchbridge.meaning.findings import CONDITION
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
     from batchbridge.meaning.findings import Finding, Where
+    from batchbridge.reading.ways_out import WayOut
+
+TableRenderer = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+"""The function that draws (headers, rows); the commands pass rich's on a terminal."""
 
 WIDEST = 60
 """Characters of a setting's value that are shown; a chat template has thousands."""
 FIXES = 3
 """Ways out that are shown of a finding."""
+WAYS = 4
+"""Rows of a table of ways out."""
 ALIKE = 3
 """Warnings of one rule that are shown one by one."""
 
@@ -48,22 +55,34 @@ def counts(findings: Sequence[Finding], *, verbose: bool) -> str:
     return f"{', '.join(said)}{hidden}" if said else "no findings"
 
 
-def lines(name: str, reading: Reading, *, verbose: bool) -> Iterator[str]:
+def lines(
+    name: str,
+    reading: Reading,
+    table: TableRenderer,
+    ways_out: Sequence[tuple[Finding, Sequence[WayOut]]] = (),
+    *,
+    verbose: bool,
+) -> Iterator[str]:
     """The findings of the configuration `name`, the most severe first and of these the one that its framework notices
-    first; notes, whole values, every fix and the sources only where `verbose`."""
+    first; notes, whole values, every fix and the sources only where `verbose`. ways_out: of errors, what they make of
+    the run; `table` draws them."""
     phases = list(PHASES)
     found = sorted(reading.findings, key=lambda one: (KINDS.index(kind_of(one)), phases.index(one.phase)))
     shown: dict[tuple[str, str], list[Finding]] = {}
+
+    def ways_of(finding: Finding) -> Sequence[WayOut]:
+        return next((ways for one, ways in ways_out if one is finding), ())
+
     for finding in found:
         shown.setdefault((kind_of(finding), finding.code), []).append(finding)
     for (kind, code), alike in shown.items():
         if verbose:
             for finding in alike:
-                yield from _whole(name, reading, finding)
+                yield from _whole(name, reading, finding, ways_of(finding), table)
         elif kind != "note" and code != CONDITION:  # the second line says it
             most = ALIKE if kind == "warning" and len(alike) > ALIKE + 1 else len(alike)
             for place, finding in enumerate(alike[:most]):
-                yield from _compact(name, reading, finding, first=not place)
+                yield from _compact(name, reading, finding, ways_of(finding), table, first=not place)
             if most < len(alike):
                 yield f"{kind}  {len(alike) - most} more of {code} (-v shows them)"
     if verbose and found:
@@ -71,24 +90,81 @@ def lines(name: str, reading: Reading, *, verbose: bool) -> Iterator[str]:
         yield f"more about a rule: batchbridge rule {code} (or rules/{code}.md on the site)"
 
 
-def _compact(name: str, reading: Reading, finding: Finding, *, first: bool) -> Iterator[str]:
+def _compact(
+    name: str,
+    reading: Reading,
+    finding: Finding,
+    ways: Sequence[WayOut],
+    table: TableRenderer,
+    *,
+    first: bool,
+) -> Iterator[str]:
     places = [where for where in finding.where if _worth_a_word(reading, finding, where)]
     yield from _told(name, finding, places, _short(finding, finding.message), cut=True)
     if first and (native := _native(reading, finding)):
         yield f"  {_short(finding, native)}"
-    if finding.fixes:
+    if ways:
+        yield from _ways(ways[:WAYS], len(finding.fixes) - len(ways[:WAYS]), table)
+    elif finding.fixes:
         texts = [_short(finding, fix.text) for fix in finding.fixes[:FIXES]]
         more = len(finding.fixes) - len(texts)
         yield f"  fix: {', or '.join(texts)}{f', or {more} more (-v)' if more else ''}"
 
 
-def _whole(name: str, reading: Reading, finding: Finding) -> Iterator[str]:
+def _ways(ways: Sequence[WayOut], more: int, table: TableRenderer) -> Iterator[str]:
+    """The ways out with what they make of the run, a row each. more: how many are not shown."""
+    if not ways:
+        return
+    rows = [
+        (one_line(way.fix.text), number(way.devices), number(way.completions_per_step), number(way.prompts_per_rollout))
+        for way in ways
+    ]
+    yield "  ways out, with the completions of an optimizer step and the prompts of a rollout:"
+    yield from (f"    {line}" for line in table(("fix", "devices", "completions", "prompts"), rows).splitlines())
+    if more:
+        yield f"    {more} more (-v)"
+
+
+def _excerpt(where: Where | None) -> Iterator[str]:
+    """The line of a file that a finding is about, with its value marked; nothing where that cannot be seen there."""
+    if where is None or where.file is None or where.line is None or where.key is None or where.value is None:
+        return
+    try:
+        with Path(where.file).open(encoding="utf-8") as file:
+            line = next(islice(file, where.line - 1, None), "").rstrip().expandtabs(4)
+    except (OSError, ValueError):
+        return
+    value, key = one_line(where.value), str(where.key).rpartition(".")[2]
+    at = line.find(value, line.find(key) + len(key)) if key in line else -1
+    if at < 0 or not value:
+        return
+    line, at = line.lstrip(), at - (len(line) - len(line.lstrip()))
+    if at + len(value) > EXCERPT:
+        return
+    number_, shown = f"{where.line:>5}", line[:EXCERPT]
+    yield f"  {number_} | {shown}"
+    yield f"  {' ' * len(number_)} | {' ' * at}{'^' * len(value)}"
+
+
+EXCERPT = 64
+"""Columns of a line of a file that are shown."""
+
+
+def _whole(
+    name: str,
+    reading: Reading,
+    finding: Finding,
+    ways: Sequence[WayOut],
+    table: TableRenderer,
+) -> Iterator[str]:
     places = [where for where in finding.where if where.key is not None]
     yield from _told(name, finding, places, finding.message, cut=False)
     if native := _native(reading, finding):
         yield f"  {native}"
-    if finding.fixes:
-        yield f"  fix: {', or '.join(one_line(fix.text) for fix in finding.fixes)}"
+    shown = [way.fix for way in ways]
+    if rest := [fix for fix in finding.fixes if fix not in shown]:
+        yield f"  fix: {', or '.join(one_line(fix.text) for fix in rest)}"
+    yield from _ways(ways, 0, table)
     if finding.source is not None:
         yield f"  source: {one_line(finding.source)}"
 
@@ -97,6 +173,8 @@ def _told(name: str, finding: Finding, places: Sequence[Where], message: str, *,
     """`warning :25  what is wrong    BB-VERL-042`, and below it the settings. cut: their values are."""
     place = place_of(name, _first(finding))
     yield f"{kind_of(finding)}{f' {one_line(place)}' if place else ''}  {one_line(message)}    {finding.code}"
+    if kind_of(finding) == "error":
+        yield from _excerpt(_first(finding))
     if places:
         yield f"  at: {', '.join(_key(name, finding, where, cut=cut) for where in places)}"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from batchbridge.render.findings import count, number, one_line, shown_path
+from batchbridge.render.findings import count, number, one_line
 
 if TYPE_CHECKING:
-    from batchbridge.comparing.releases import ReleaseVerdicts
+    from batchbridge.comparing.beside_open import SizesBesideOpen
+    from batchbridge.comparing.releases import ReleaseSpan, ReleaseVerdicts
     from batchbridge.contract.reading import CountedSizes, Reading
 
 PINNED = "BB024"
@@ -23,6 +24,7 @@ class HeadlineFacts(NamedTuple):
     example: Reading | None = None
     nowhere: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    beside_open: SizesBesideOpen | None = None
 
 
 NOTHING_BESIDE = HeadlineFacts()
@@ -35,8 +37,11 @@ def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool)
     if facts.refused and not own:
         yield from _no_batches(reading, facts.refused)
     elif sizes:
-        yield from _batches(reading)
-        yield from _like(reading)
+        beside = None if own else facts.beside_open
+        yield from _batches(beside.reading if beside else reading)
+        yield from _like(beside.reading if beside else reading)
+        if beside:
+            yield one_line(beside.condition)
     yield from _condition(reading)
     yield from _nowhere(reading, facts.nowhere)
     yield from _devices(facts)
@@ -158,17 +163,28 @@ def _devices(facts: HeadlineFacts) -> Iterator[str]:
         yield from (f"for example on {many}: {line}" for line in _batches(facts.example))
 
 
-def releases(name: str, judged: ReleaseVerdicts | None) -> Iterator[str]:
-    """The judgement of every known release, where no version was named."""
+def releases(judged: ReleaseVerdicts | None, *, verbose: bool) -> Iterator[str]:
+    """The judgements under the known releases, where no version was named: one line; verbose: why, too."""
     if judged is None:
         return
-    reading, place = judged.reading, f"{one_line(shown_path(name))}: {judged.reading.framework}, no version named"
-    if len(judged.spans) == 1:
-        yield f"{place}: the same under every known one, {judged.spans[0].name}"
-    else:
-        yield f"{place}: judged under every known one"
+    framework, spans = judged.reading.framework, judged.spans
+    why = judged.unnamed or "no version was named"
+    if len(spans) == 1:
+        yield f"{why}: the same under every known {framework}, {spans[0].name}"
+        return
+    alike = {span.verdict for span in spans}
+    told = "; ".join(f"{span.name} {span.verdict}{_codes(span)}" for span in spans)
+    if len(alike) == 1:
+        every = f"{alike.pop()} under every known {framework}, {spans[0].first} to {spans[-1].last}"
+        told = f"{every}, for reasons or with numbers that differ"
+    hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
+    taken = f"{judged.reading.framework_version}, {hows.get(judged.reading.verdict, 'the newest')}, is shown"
+    yield one_line(f"{why}: {told}; {taken} (--framework-version names one{'' if verbose else ', -v says why'})")
+    if verbose:
         yield from map(one_line, judged.lines())
-        hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
-        how = hows.get(reading.verdict, "the newest")
-        yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
-    yield ""
+
+
+def _codes(span: ReleaseSpan) -> str:
+    """The rules that a span's releases are broken by."""
+    codes = dict.fromkeys(error.partition(" ")[0] for error in span.errors)
+    return f" ({', '.join(codes)})" if codes else ""

@@ -1,7 +1,7 @@
 """Readings and comparisons as pages: one file each, that loads nothing, runs nothing, and is read without a script.
 
 Templates and style stand in `pages/`; a template is given the records themselves, and shows their values by the filters
-of `_environment`. Needs Jinja2, of the extra `html`; every value is escaped, and control characters are written out,
+of `environment`. Needs Jinja2, of the extra `html`; every value is escaped, and control characters are written out,
 because a configuration's text may be anything.
 """
 
@@ -140,11 +140,11 @@ def _page(template: str, **values: Any) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     # The only style that a browser takes: nothing that slipped into a page could bring its own.
     fixed = {"style": style, "style_hash": f"sha256-{digest}", "version": metadata.version("batchbridge")}
-    return str(_environment().get_template(template).render({**values, **fixed})) + "\n"
+    return str(environment().get_template(template).render({**values, **fixed})) + "\n"
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """The environment that templates are read and compiled by, once in a process. `safe` is said of our own style and
     pictures only: everything in these is escaped already."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -180,6 +180,7 @@ def _environment() -> Environment:
         "short_origin": _short_origin,
         "short_name": _short_name,
         "value": _value,
+        "whole": _whole,
         "who": text.who,
     }
     made.globals |= {"PHASES": text.PHASES, "NO_UNITS": text.NO_UNITS, "FOLLOWED": text.FOLLOWED}
@@ -188,6 +189,13 @@ def _environment() -> Environment:
 
 def _value(value: object) -> str:
     return number(value) if type(value) is int else one_line(value)
+
+
+def _whole(text: str) -> object:
+    """A text of any length, and with its lines."""
+    from markupsafe import Markup, escape
+
+    return Markup("\n").join(escape(clean(line)) for line in text.split("\n"))
 
 
 def _short_name(path: str) -> str:

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 from batchbridge.meaning.spec import Spec
+from batchbridge.render.findings import count, number
 from batchbridge.render.pictures import DEVICES, GAP, LINE, PALE, PALETTE, UNTRAINED, Picture
-from batchbridge.render.text import count, number
 
 WIDE, NARROW = 1080, 336
 """Pixels: for a page on a screen, and for one on a telephone."""
@@ -49,6 +49,11 @@ def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> Iterator[PlanLane]:
     else:
         made = f"{count(prompts, 'prompt')} x {number(group)} = {_each(prompts * group)}"
         spanned = Fraction(size, prompts * group) if size and group else Fraction(0)
+        if spanned > 1 and step.step_may_span in ("none", "rollout"):
+            yield PlanLane("rollout", made, prompts, group, (UNTRAINED,))
+            room = f"1 step, which has room for {number(size)} completions and trains on this rollout's"
+            yield PlanLane("optimizer steps", room, 1, prompts * group, PALETTE, zooms=False)
+            return
         if spanned > step.passes_per_rollout > 0:
             rollouts = -(-spanned.numerator // (spanned.denominator * step.passes_per_rollout))
             yield PlanLane("rollouts", f"{rollouts} for one step, {made}", rollouts, prompts * group, (UNTRAINED,))
@@ -80,14 +85,15 @@ def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> Iterator[PlanLane]:
         yield PlanLane("micro-batches", budget, 1, None, DEVICES[:1])
 
 
-def lanes_picture(lanes: tuple[PlanLane, ...], width: int = WIDE) -> str:
-    """The lanes, `width` pixels wide."""
+def lanes_picture(lanes: tuple[PlanLane, ...], width: int = WIDE, share: float = 1.0) -> str:
+    """The lanes, `width` pixels wide. share: of this, what the boxes take: pictures of two runs have one scale so."""
     picture = Picture("; ".join(f"{lane.name}: {lane.text}" for lane in lanes))
-    inside, picture.y = width - 2 * MARGIN, 0
+    room, picture.y = width - 2 * MARGIN, 0
+    inside = max(round(room * share), _NARROWEST)
     above: tuple[float, float] | None = None
     for lane in lanes:
         top, beside = picture.y, MARGIN + 8 * len(lane.name) + 10
-        fits = beside + 6.4 * len(lane.text) <= inside
+        fits = beside + 6.4 * len(lane.text) <= room
         picture.y += LINE if fits else 2 * LINE - 6
         if above is not None and lane.zooms:
             left, right = above

@@ -100,6 +100,8 @@ def facts(found: LedgerSummary) -> Iterator[tuple[str, str]]:
         yield "completions", f"{number(found.completions)}, of which {number(found.masked)} have no trained token"
         yield "response tokens", number(found.response_tokens)
         yield "skipped steps", f"{number(found.skipped)} (the optimizer did not step)"
+        if found.not_finite:
+            yield "not finite", f"the gradient of {number(found.not_finite)} steps"
         if found.drift is None:
             yield "drift", f"not held against a plan: {one_line(found.no_plan)}"
         elif found.first_drift is None:

@@ -16,7 +16,7 @@ from batchbridge.meaning.plan import Plan
 PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#d6a5c9", "#ff9d98", "#83bcb6", "#d8b5a5", "#d5d5d5")
 DEVICES = ("#f7f3e8", "#cfd8dc", "#e8dff5", "#d8e8d0")
 """Colours of optimizer steps, and of devices; light enough for dark words on them."""
-INK, PALE, UNTRAINED = "#222222", "#dddddd", "#ffffff"
+INK, PALE, UNTRAINED, TORN = "#222222", "#dddddd", "#ffffff", "#e5706b"
 CELL, GAP, LEFT, LINE = 14, 3, 150, 22
 """Pixels: a completion or a token, the space between two, where the drawing begins, and a line of text."""
 WIDEST = 1200
@@ -55,10 +55,12 @@ class Picture:
         ElementTree.SubElement(self._root, "text", said).text = words
         self._reach(x + (0.62 * size * len(words) if anchor == "start" else 0))
 
-    def box(self, x: float, y: float, width: float, height: float, fill: str, note: str = "") -> None:
-        """A rectangle; `note` shows where a pointer rests."""
+    def box(
+        self, x: float, y: float, width: float, height: float, fill: str, note: str = "", *, kind: str = ""
+    ) -> None:
+        """A rectangle; `note` shows where a pointer rests. kind: its class, by default its colour's."""
         said = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}", "rx": "2"}
-        said |= {"fill": fill, "stroke": INK, "stroke-width": "0.6", "class": _class(fill)}
+        said |= {"fill": fill, "stroke": INK, "stroke-width": "0.6", "class": kind or _class(fill)}
         made = ElementTree.SubElement(self._root, "rect", said)
         if note:
             ElementTree.SubElement(made, "title").text = note
@@ -202,6 +204,6 @@ def _steps_of(plan: Plan, rollouts: set[int]) -> dict[tuple[int, int, int], int]
 
 def _class(fill: str) -> str:
     """The name that a page's style knows a colour by."""
-    names = {INK: "dark", PALE: "pale", UNTRAINED: "untrained"}
+    names = {INK: "dark", PALE: "pale", UNTRAINED: "untrained", TORN: "torn"}
     names |= {colour: f"c{place}" for place, colour in enumerate(PALETTE)}
     return (names | {colour: f"d{place}" for place, colour in enumerate(DEVICES)}).get(fill, "shade")

@@ -67,6 +67,8 @@ def _example(example: ExampleSettings) -> tuple[str, ...]:
         words = [shell_word(word) for word in argv]
         lines = " ".join(f"\n{word}" if word.startswith("--") or "=" in word else word for word in words)
         return ("```sh", lines.strip().replace(" \n", " \\\n    "), "```")
+    if program := example.get("program"):
+        return ("```python", str(program).rstrip(), "```")
     settings = [_setting(key, value) for key, value in example["values"].items()]
     return ("```yaml", *(settings or ["# nothing: the defaults"]), "```")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchbridge.meaning.briefs import printable
 from batchbridge.render import findings as shown
 from batchbridge.render import headline
 from batchbridge.render.findings import PHASES as PHASES  # others have it from here
+from batchbridge.render.findings import TableRenderer as TableRenderer  # others have it from here
 from batchbridge.render.findings import count as count  # others have it from here
 from batchbridge.render.findings import number as number  # others have it from here
 from batchbridge.render.findings import one_line as one_line  # others have it from here
@@ -20,10 +21,9 @@ from batchbridge.render.secrets import without_secrets
 if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
+    from batchbridge.meaning.findings import Finding
     from batchbridge.meaning.spec import LossTerm, Spec
-
-TableRenderer = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
-"""The function that draws (headers, rows); the commands pass rich's on a terminal."""
+    from batchbridge.reading.ways_out import WayOut
 
 NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
 """Units that say nothing beside a value."""
@@ -41,6 +41,8 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def check(
     name: str,
     reading: Reading,
+    table: TableRenderer = plain_table,
+    ways_out: Sequence[tuple[Finding, Sequence[WayOut]]] = (),
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
@@ -49,34 +51,43 @@ def check(
     """The verdict on a reading, its batches, whether its run would be followed, then the findings."""
     followed = _followed(reading, enforcement, verbose)
     below = (*headline.lines(reading, beside, sizes=True, verbose=verbose), *followed)
-    findings = shown.lines(name, reading, verbose=verbose)
-    section = _section(summary(name, reading, verbose=verbose), (*below, *findings))
-    return _printable([*headline.releases(name, beside.judged), section])
+    findings = shown.lines(name, reading, table, ways_out, verbose=verbose)
+    versions = headline.releases(beside.judged, verbose=verbose)
+    return _printable([_section(summary(name, reading, verbose=verbose), (*below, *findings, *versions))])
 
 
 def explain(
     name: str,
     reading: Reading,
     table: TableRenderer = plain_table,
+    ways_out: Sequence[tuple[Finding, Sequence[WayOut]]] = (),
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
     beside: HeadlineFacts = headline.NOTHING_BESIDE,
 ) -> str:
-    """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
+    """A reading in words: meaning, lanes, and what the source says; verbose: all fields with units and provenance,
+    derived numbers, and what the framework does by itself; then the findings."""
     followed = _followed(reading, enforcement, verbose)
-    below = (*headline.lines(reading, beside, sizes=False, verbose=verbose), *followed)
-    head = _section(summary(name, reading, verbose=verbose), below)
-    sections = ["\n".join([*headline.releases(name, beside.judged), head])]
+    versions = headline.releases(beside.judged, verbose=verbose)
+    below = (*headline.lines(reading, beside, sizes=False, verbose=verbose), *followed, *versions)
+    sections = [_section(summary(name, reading, verbose=verbose), below)]
     if reading.spec is not None and not beside.refused:
         sections.append(_section("Meaning", meaning(reading)))
-        sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
-        rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
-        sections.append(_section("Derived", table(("number", "value"), rows).splitlines()))
+        from batchbridge.render.lanes_in_text import bars
+
+        if drawn := list(bars(reading.spec, reading.derived)):
+            sections.append("\n".join(f"  {line}" for line in drawn))
+        said, title = _fields(name, reading, table, verbose), "Specification" if verbose else "What is set"
+        sections.append(_section(title, said))
+        if verbose:
+            rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
+            sections.append(_section("Derived", table(("number", "value"), rows).splitlines()))
     if reading.behaviour is not None:
-        said = (f"{word}: {text}" for word, text in behaviour(reading.behaviour, verbose=verbose))
-        sections.append(_section(f"What {who(reading)} does on its own", said))
-    if lines := list(shown.lines(name, reading, verbose=verbose)):
+        told = behaviour(reading.behaviour, verbose=verbose)
+        if lines := [f"{word}: {text}" for word, text in told if verbose or word.startswith(DEFECT)]:
+            sections.append(_section(f"What {who(reading)} does on its own", lines))
+    if lines := list(shown.lines(name, reading, table, ways_out, verbose=verbose)):
         sections.append(_section("Findings", lines))
     return _printable(["\n\n".join(sections)])
 
@@ -130,7 +141,8 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
     hint = f" (-v says {more})" if more and not verbose else ""
     yield f"run and wrap: {FOLLOWED[enforcement.verdict]}{one_line(said)}{hint}"
     if verbose:
-        for one in enforcement.obstacles:
+        told = {finding.code for finding in reading.findings}
+        for one in (one for one in enforcement.obstacles if one.name not in told):
             yield f"  {one.name}{'' if one.certain else ' (perhaps)'}: {one_line(one.reason)}"
             yield f"    remedy: {one_line(one.remedy)}"
         yield from (f"  assumed: {one_line(one)}" for one in enforcement.assumes)
@@ -162,7 +174,15 @@ def meaning(reading: Reading) -> Iterator[str]:
             f"A rollout takes {count(rollout.prompts_per_rollout, 'prompt')} and generates "
             f"{count(group, 'completion')} for each: {count(spec.completions_per_rollout, 'completion')}."
         )
-    if step.completions_per_step is not None:
+    steps = derived.get("optimizer_steps_per_rollout")
+    takes_one = steps is not None and 0 < steps < 1 and step.step_may_span in ("none", "rollout")
+    if step.completions_per_step is not None and takes_one:
+        size = count(step.completions_per_step, "completion")
+        yield (
+            f"An optimizer step has room for {size}, and trains on the "
+            f"{number(spec.completions_per_rollout)} of one rollout."
+        )
+    elif step.completions_per_step is not None:
         prompts = derived.get("prompts_per_step")
         several = "each replica of the model" if t.replica_size > 1 else f"each of {number(t.world_size)} devices"
         place = several if t.world_size > 1 else "the one device"
@@ -174,9 +194,8 @@ def meaning(reading: Reading) -> Iterator[str]:
     else:
         sized = ((n.replace("_", " "), v) for n in STEP_SIZES if (v := getattr(step, n)) is not None)
         yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
-    steps = derived.get("optimizer_steps_per_rollout")
     parts = f"{count(steps, 'optimizer step')} per rollout"
-    if steps is not None and 0 < steps < 1 and step.step_may_span in ("none", "rollout"):
+    if takes_one:
         parts = "a rollout is less than an optimizer step, which takes no second one"
     yield f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: {parts}."
     yield from _policy_loss(reading, spec.loss.policy)
@@ -269,30 +288,36 @@ def _term(term: LossTerm) -> str:
     return f"{term.aggregation}, a response token weighs {weight}{constant}, counted per {scope}"
 
 
-def _fields(
-    name: str, spec: Spec, provenance: Mapping[str, Provenance], table: TableRenderer, verbose: bool
-) -> Iterator[str]:
-    """Every field that the source says or that follows from it, in schema order; then the schema's own defaults."""
+def _fields(name: str, reading: Reading, table: TableRenderer, verbose: bool) -> Iterator[str]:
+    """The fields that the source itself says; verbose: every field that it says or that follows from it, in schema
+    order, then the schema's own defaults."""
     from batchbridge.meaning.spec import walk
 
-    rows, defaults, unset = [], [], []
-    for path, value, quantity in walk(spec):
+    assert reading.spec is not None
+    provenance = reading.provenance
+    rows, given, defaults, unset = [], [], [], []
+    for path, value, quantity in walk(reading.spec):
         if path in provenance:
             unit = "" if quantity.unit in NO_UNITS else quantity.unit
-            origin = provenance[path]
-            said = _origin(origin) if verbose else _short_origin(name, value, origin)
-            cell = one_line(value) if verbose else shortened(one_line(value))
-            rows.append((path.removeprefix("carried."), cell, unit, one_line(said)))
+            origin, cell = provenance[path], one_line(value)
+            rows.append((path.removeprefix("carried."), cell, unit, one_line(_origin(origin))))
+            if origin.key is not None and origin.origin != "default":
+                other = "" if one_line(origin.value) == cell else f" = {shortened(cell)}"
+                given.append((one_line(_set(name, origin)), f"{path.removeprefix('carried.')}{other}"))
         elif value in (None, ()):
             unset.append(path)
         else:
             defaults.append(f"{path} = {one_line(value)}")
-    yield from table(("field", "value", "unit", "from"), rows).splitlines()
+    if verbose:
+        yield from table(("field", "value", "unit", "from"), rows).splitlines()
+    elif given:
+        yield from table(("setting", "is"), given).splitlines()
     if verbose:
         for title, listed in (("at the schema's defaults:", defaults), ("unknown, unlimited or off:", unset)):
             yield from (title, *(f"  {line}" for line in wrapped(listed))) if listed else ()
     else:
-        yield f"{len(defaults) + len(unset)} more fields are at the schema's defaults, unknown or off (-v shows them)"
+        more = len(rows) - len(given) + len(defaults) + len(unset)
+        yield f"{more} more fields follow from these, have a default, or are off (-v shows them)"
 
 
 def wrapped(items: Iterable[str]) -> list[str]:
@@ -316,17 +341,14 @@ def _origin(origin: Provenance) -> str:
     return detail if origin.key is None else f"{origin.key} = {one_line(origin.value)} ({detail})"
 
 
-def _short_origin(name: str, value: object, origin: Provenance) -> str:
-    """Key and place: `num_generations (:4)`; the value only where it is another word than the field's."""
-    if origin.key is None:
-        return origin.detail.removeprefix("derived: ")
+def _set(name: str, origin: Provenance) -> str:
+    """Key, value and place: `num_generations = 14 (:4)`."""
     if origin.origin == "file" and origin.file is not None and origin.line is not None:
         own = os.path.normpath(origin.file) == os.path.normpath(name)
         place = f"{'' if own else shown_path(origin.file)}:{origin.line}"
     else:
         place = origin.detail if origin.origin == "object" else origin.origin
-    said = "" if one_line(origin.value) == one_line(value) else f" = {shortened(one_line(origin.value))}"
-    return f"{origin.key}{said} ({place})"
+    return f"{origin.key} = {shortened(one_line(origin.value))} ({place})"
 
 
 def numbers(derived: Mapping[str, Any]) -> list[tuple[str, int | float, str]]:
@@ -343,6 +365,9 @@ def quantity(name: str, value: int | float | None, unit: str) -> str:
     return number(value) if said or unit in NO_UNITS else count(value, one, unit)
 
 
+DEFECT = "known defect"
+
+
 def behaviour(found: Behaviour, *, verbose: bool) -> Iterator[tuple[str, str]]:
     """(word, sentence) pairs about what a framework does by itself; the sources only where `verbose`."""
     yield "order", one_line(found.order)
@@ -354,6 +379,6 @@ def behaviour(found: Behaviour, *, verbose: bool) -> Iterator[tuple[str, str]]:
         yield "not fixed by the configuration", one_line(open_point)
     for defect in found.defects:
         source = f" (source: {defect.source})" if verbose else ""
-        yield f"known defect {defect.code}", one_line(f"{defect.summary}{source}")
+        yield f"{DEFECT} {defect.code}", one_line(f"{defect.summary}{source}")
     if found.source and verbose:
         yield "source", one_line(found.source)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from batchbridge.reading.launchers import Stop
 from batchbridge.running import spoken
-from batchbridge.running.launch import ENVIRONMENT, JOB, JUDGED, TRAINER, Launch
+from batchbridge.running.launch import ENVIRONMENT, JOB, JUDGED, LOST, TRAINER, Launch
 from batchbridge.running.outlived import Outliving, outliving, waited_for
 from batchbridge.running.signals import handed_on
 from batchbridge.running.telling import last_words, log, tell
@@ -43,7 +43,7 @@ def run(
     unreached: int,
 ) -> int:
     """The exit code of the command `words`, started with the launch; `unreached`, and a line, where it ended well
-    without a trainer that was wrapped.
+    without a trainer that was wrapped, or its ledger could not be written to its end.
 
     stop: the launcher in `words` that drops variables. explained: the lines about a text that processes died of.
     Raises `OSError` where nothing starts.
@@ -71,7 +71,10 @@ def run(
         if _reached(arrivals):
             for line in spoken.after(launch, code):
                 tell(line, launch.ledger)
-            return code
+            lost = [file.read_text(encoding="utf-8") for file in sorted(Path(arrivals).glob(f"{LOST}-*"))]
+            for line in lost[:1]:
+                tell(line)
+            return code or (unreached if lost else 0)
     of = "" if launch.framework == "unknown" else f" of {launch.framework}"
     tell(f"the command ended with exit code {code} without a trainer{of} that could be reached: {NATIVE}")
     return code or unreached

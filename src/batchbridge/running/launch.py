@@ -32,9 +32,9 @@ else:  # the import system asks for methods, and that module brings temporary fi
 
 ENVIRONMENT = "BATCHBRIDGE_RUN"
 """The environment variable that holds the launch."""
-TRAINER, JOB, JUDGED = "trainer", "job", "judged"
+TRAINER, JOB, JUDGED, LOST = "trainer", "job", "judged", "lost"
 """The beginnings of the names of receipts that say: a trainer was wrapped; a job was sent that looks after its own; a
-trainer was judged, and does not train."""
+trainer was judged, and does not train; a ledger could not be written to its end."""
 SUBMIT_HOOK, THEIR_SUBMIT_HOOK = "RAY_JOB_SUBMIT_HOOK", "BATCHBRIDGE_THEIR_SUBMIT_HOOK"
 """The variable that names what `ray job submit` calls before it sends anything, and the one that keeps the user's."""
 SITE = Path(__file__).parent / "_site"

@@ -76,9 +76,14 @@ def handed_over(launch: Launch, entrypoint: str, runtime_env: Any) -> tuple[str,
 
 
 def taken_over(environment: Mapping[str, str]) -> Launch | None:
-    """The launch that a job was sent with, or None."""
+    """The launch that a job was sent with, or None. It is a run of its own: what sent the job may be a process of
+    the same machine, and follows the job that would wait for it."""
     text = environment.get(HANDED_OVER)
-    return None if not text else Launch(**json.loads(text))
+    if not text:
+        return None
+    sent = json.loads(text)
+    del sent["run"]
+    return Launch(**sent)
 
 
 def _has_run(entrypoint: str) -> bool:

@@ -10,6 +10,7 @@ from batchbridge.contract.enforcement import Enforcement
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import LedgerError
 from batchbridge.ledger.reading import Ledger
+from batchbridge.ledger.summary import is_broken
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import WEIGHT_FORMULAS
@@ -54,13 +55,16 @@ def after(launch: Launch, code: int) -> Iterator[str]:
     try:
         ledger = Ledger(launch.ledger)
         count = ledger.stop_step - ledger.first_step
-        skipped = sum(bool(step["skipped"]) for step in ledger.merged(ledger.first_step))
+        steps = [(bool(step["skipped"]), is_broken(step)) for step in ledger.merged(ledger.first_step)]
     except LedgerError as error:
         yield f"the ledger cannot be read: {error}"
         return
     held = "held against the plan" if launch.mode != "observe" else "observed"
     of_ranks = f", of {len(ledger.files)} ranks" if len(ledger.files) > 1 else ""
-    yield f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped: `batchbridge ledger verify {folder}`"
+    skipped = sum(is_skipped for is_skipped, _ in steps)
+    broken = sum(not_finite for _, not_finite in steps)
+    said = f", {broken} with a gradient that is not finite" if broken else ""
+    yield f"{count} optimizer steps {held}{of_ranks}, {skipped} skipped{said}: `batchbridge ledger verify {folder}`"
     if ledger.unobserved_from is not None:
         yield f"incomplete: {ledger.incomplete}"
     if code:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar, get_args
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.attachment import Attachment, Request
 from batchbridge.contract.reading import Mode, Padding, Reading, ReportTo
-from batchbridge.errors import CannotAttach, PlanError
-from batchbridge.meaning.candidates import plan_of
+from batchbridge.errors import CannotAttach, LedgerError, PlanError
+from batchbridge.meaning.candidates import keyed, plan_of
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.meaning.lengths import with_one_length
 from batchbridge.meaning.plan import Plan
@@ -49,7 +49,8 @@ def wrap(
             that run would, on this trainer's devices and with its micro-batches; an order of prompts that nothing fixes
             there is keyed by this trainer's seed. By default the trainer's own configuration.
         mode: "enforce" patches the trainer to follow the plan and verifies every step; "verify" changes nothing and
-            raises `BatchDrift` at the first step that departs; "observe" only writes the ledger.
+            raises `BatchDrift` at the first step that departs from the configuration, in the framework's own order of
+            prompts where nothing else is asked for; "observe" only writes the ledger.
         ledger: A folder for the ledger.
         tokens_per_device: Cuts optimizer steps, and the forward-only passes, into micro-batches of at most so many
             tokens (prompt and response; padding included where the framework pads) instead of the trainer's own
@@ -71,6 +72,7 @@ def wrap(
         CannotAttach: With every reason; the trainer is then as it was, wrapped if it was, unless a reason `unwrapped`
             says that this could not be. Where several processes train together, each wraps its trainer, with the same
             request: what one of them refuses, all do.
+        LedgerError: `ledger` is a file.
         ValueError: `mode` or `padding` is not one of its three, `tokens_per_device` or `padding` does not go with
         `mode`,
             `allow` is one text, or `report_to` is neither "trainer" nor None.
@@ -107,6 +109,8 @@ def wrap(
         raise CannotAttach(named)
     cut = None if tokens_per_device is None else MicroBatch(tokens_per_device=tokens_per_device, cap="soft")
     owner, folder = owners[0], None if ledger is None else Path(ledger)
+    if folder is not None and folder.is_file():
+        raise LedgerError("the ledger needs a folder, and this is a file: name another place", folder)
     found = vars(trainer).get(_ATTRIBUTE)
     existing = found if isinstance(found, Attachment) else None
     same = False
@@ -305,12 +309,17 @@ def _request(
         reason = "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
         raise _refused(trainer, adapter, asked, "iterable_dataset", reason)
     try:
-        plan = planned(spec, own.dataset_size, fills_places=adapter.fills_places and mode == "enforce")
+        followed = keyed(spec) if mode == "verify" else spec
+        plan = planned(followed, own.dataset_size, fills_places=_fills(adapter, mode))
     except PlanError as error:
         if mode != "observe":
             raise _refused(trainer, adapter, asked, "plan", error.reason) from None
         return asked
     return replace(asked, plan=plan)
+
+
+def _fills(adapter: Adapter, mode: Mode) -> bool:
+    return adapter.counts_places if mode == "verify" else adapter.fills_places and mode == "enforce"
 
 
 def planned(spec: Spec, dataset_size: int, *, fills_places: bool) -> Plan:

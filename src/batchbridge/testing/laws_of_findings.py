@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-from batchbridge.contract.reading import Source
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.findings import Finding, Fix, verdict
-from batchbridge.reading.arguments import argument_keys, as_read, parse_arguments
+from batchbridge.reading.arguments import changed_source
+from batchbridge.reading.read import as_read
 from batchbridge.testing.fields import PATHS
 from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, as_file, check_findings, is_mapping, vacuous
 
@@ -128,40 +127,6 @@ def mends(code: str, before: Sequence[Finding], after: Sequence[Finding]) -> boo
     was, now = (sum(finding.code == code for finding in findings) for findings in (before, after))
     left_open = [sum(finding.undecided for finding in findings) for findings in (before, after)]
     return now < was and left_open[1] <= left_open[0]
-
-
-def changed_source(source: Source, changes: Mapping[str, Any]) -> Source:
-    """A source with the keys that a fix names: changed, added, or left out where it says None."""
-    if not source.argv:
-        values = dict(source.values)
-        for key, value in changes.items():
-            values = _changed_values(values, key, value)
-        return replace(source, values=values)
-    words, keys = list(source.argv), {key: index for key, _, index in argument_keys(source.argv)}
-    dashes = any(word.startswith("--") for word in words)
-    drop: set[int] = set()
-    more: list[str] = []
-    for key, value in changes.items():
-        named = next((name for name in keys if name.lstrip("+~") == key), None)
-        if named is not None:
-            index = keys[named]
-            drop |= {index} if "=" in words[index] or words[index].startswith("--") else {index - 1, index}
-        if value is not None:
-            more += (
-                [f"--{key}", *map(str, value if isinstance(value, list) else [value])] if dashes else [f"{key}={value}"]
-            )
-    argv = tuple([word for index, word in enumerate(words) if index not in drop] + more)
-    return replace(source, argv=argv, values=parse_arguments(argv))
-
-
-def _changed_values(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy with `key`, which may be dotted, where its mapping stands already; one that is left empty goes, too."""
-    head, dot, rest = key.partition(".")
-    if key not in values and dot and isinstance(values.get(head), Mapping):
-        inner = _changed_values(values[head], rest, value)
-        return {name: inner if name == head else old for name, old in values.items() if name != head or inner}
-    kept = {name: old for name, old in values.items() if name != key}
-    return kept if value is None else {**kept, key: value}
 
 
 def _errors(findings: Sequence[Finding]) -> list[Finding]:

@@ -12,9 +12,9 @@ from batchbridge.errors import CannotWrite
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.findings import verdict
 from batchbridge.meaning.spec import Spec
+from batchbridge.reading.arguments import changed_source
 from batchbridge.reading.read import read_source
 from batchbridge.testing.laws import Laws, ValidCase, differences, spec_of, vacuous
-from batchbridge.testing.laws_of_findings import changed_source
 
 MOST = 3
 """Other values of a setting that are looked at in a case."""

@@ -159,7 +159,6 @@ FIT_FAULTS: Mapping[str, tuple[int, str]] = {
     "filtered, killed": (2, "SIGKILL"),
     "killed, ulysses": (2, "SIGKILL"),
     "resumed": (1, "resume: "),  # on the checkpoint of two ranks
-    "verified": (1, "departs from the plan"),
     TAMPERED_WITH: (1, "departs from the plan"),
     OTHER_CODE: (1, "unproven_code: "),
 }
@@ -170,7 +169,7 @@ LATER_CASES = {"gspo": 5, "gspo_token": 5, "cispo": 5, "sapo": 5}
 """Objectives and how many aggregations each is measured with; the later ones are not in 0.3.2."""
 GROUP, PROMPTS = 4, 12
 MEASURED_TO = 64 * 2.0**-23
-"""Relative, of a weight measured in float32; see `batchbridge.kit.measuring.TOLERANCE`."""
+"""Relative, of a weight measured in float32; see `batchbridge.kit.rounding.TOLERANCE`."""
 
 
 def summary(ledger: Path) -> dict[str, Any]:
@@ -248,6 +247,7 @@ CONTROLS = ("times 7", "own tokens", "mean over rows")
 TAMPERED: Mapping[str, str] = {
     # what has a hand in step 3 -> the aspect in which it departs from the plan
     "loss times 7": "weights",
+    "value of the loss": "loss",
     "mask": "weights",
     "advantages": "weights",
     "one gradient dropped": "gradient",

@@ -137,6 +137,7 @@ class TestEasyR1(AdapterContract):
         *("batch_scale", "tokens_per_device", "group_filter", "surrogate", "aggregation", "denominator_scope"),
         *("loss_per_term", "kl_without_reference", "kl_in_reward", "sampler_logprobs", "truncated_completions"),
         *("step_crosses_rollouts", "entropy", "kl_estimator", "group_size", "videos", "lora_rollouts"),
+        "advantages",
     )
     meanings = (
         (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,7 @@ def trainer_of(**changed: Any) -> Any:
             algorithm=SimpleNamespace(online_filtering=False, kl_type="fixed"),
             trainer=SimpleNamespace(critic_warmup=0),
         ),
+        "kl_ctrl": SimpleNamespace(kl_coef=0.0),
         "use_critic": False,
         "use_reference_policy": False,
         "processor": None,
@@ -136,7 +138,29 @@ def test_lora_beside_a_frozen_tower_and_videos_alone_can_be_allowed(monkeypatch:
     trainer.processor = type("Qwen2_5_VLProcessor", (), {})()
     assert refused(trainer, request_of(None, LORA, FROZEN)) == {"lora"}
     assert refused(trainer, request_of(None, LORA, FROZEN, allow=frozenset({"lora"}))) == set()
-    assert [refusal.name for refusal in refusals.REFUSALS if refusal.allowable] == ["videos", "lora", "lora_rollouts"]
+    assert [refusal.name for refusal in refusals.REFUSALS if refusal.allowable] == [
+        "videos",
+        "lora",
+        "lora_rollouts",
+        "advantages",
+    ]
+
+
+def of_ones_own() -> None:
+    """A user's own estimator."""
+
+
+def test_an_estimator_of_ones_own_is_refused_by_its_name_and_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("verl.trainer.core_algos")
+    vars(module)["ADV_ESTIMATOR_MAP"] = {"grpo": of_ones_own}
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    said = reasons_against(refusals.REFUSALS, trainer_of(), request_of())
+    assert list(said) == ["advantages"]
+    assert said["advantages"].endswith("test_runtime_easyr1.of_ones_own")
+    assert refused(trainer_of(), request_of(allow=frozenset({"advantages"}))) == set()
+    assert refused(trainer_of(), request_of(None, "algorithm.adv_estimator=reinforce_plus_plus")) <= {"batch_scale"}
+    monkeypatch.setattr(of_ones_own, "__module__", "verl.trainer.core_algos")
+    assert refused(trainer_of(), request_of()) == set()
 
 
 def test_a_data_set_with_videos_is_refused_for_qwen3_vl_and_can_be_allowed() -> None:

@@ -7,6 +7,7 @@ What was measured is JSON: `gradients` by number of ranks (native/gradients.py),
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.reading.read import read
 
 MEASURED_TO = 64 * 2.0**-23
-"""Relative, of a weight measured in float32; see `batchbridge.kit.measuring.TOLERANCE`."""
+"""Relative, of a weight measured in float32; see `batchbridge.kit.rounding.TOLERANCE`."""
 COLUMNS = (
     "rollout",
     "pass",
@@ -220,11 +221,24 @@ CONTROLS = ("times 7", "own tokens", "mean over rows")
 TAMPERED: Mapping[str, str] = {
     # what has a hand in step 3 -> the aspect in which it departs from the plan
     "loss": "weights",
+    "value": "loss",
     "mask": "weights",
     "advantages": "weights",
     "no_backward": "weights",
     "dropped": "gradient",
     "triple": "gradient",
+}
+_SENT = "of prompt \\d+ sample \\d is not what the trainer's process sent"
+_RUN_ON = "than micro-batch \\d of the rollout has"
+INPUTS: Mapping[str, tuple[int, str]] = {
+    # what has a hand in inputs -> the step that departs, and how
+    "sent_advantages": (2, f"inputs: advantages {_SENT}"),
+    "sent_exchanged": (2, f"inputs: advantages {_SENT}"),
+    "sent_tokens": (2, f"inputs: query_responses {_SENT}"),
+    "sent_logprobs": (2, f"inputs: vllm_logprobs {_SENT}"),
+    "model_tokens": (3, f"inputs: the model was run with another query_responses {_RUN_ON}"),
+    "temperature": (3, f"inputs: the model was run with another temperature {_RUN_ON}"),
+    "setting": (0, "settings: generation_config.temperature was 1.0 when the trainer was wrapped, and is 1.3"),
 }
 
 
@@ -264,12 +278,28 @@ def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
 
 def _check_tampering(found: dict[str, Any], ranks: int) -> None:
     assert found.pop("nothing") == {"said": [""] * ranks, "updates": 4, "recorded": 4}
-    assert found.keys() == TAMPERED.keys()
+    assert found.keys() == TAMPERED.keys() | INPUTS.keys()
+    for name, (step, how) in INPUTS.items():
+        assert (found[name]["updates"], found[name]["recorded"]) == (step, step), name
+        assert len(found[name]["said"]) == ranks
+        for said in found[name]["said"]:
+            assert re.match(f"optimizer step {step} departs from the plan in its {how}", said), (name, said)
     for name, aspect in TAMPERED.items():
         assert (found[name]["updates"], found[name]["recorded"]) == (3, 3), name
         assert len(found[name]["said"]) == ranks
         for said in found[name]["said"]:
             assert said.startswith(f"optimizer step 3 departs from the plan in its {aspect}: "), (name, said)
+
+
+def check_stock(measured: Mapping[str, Any], ranks: int) -> None:
+    """A stock job ends well in mode verify, whatever order its prompts come in; one that is touched does not."""
+    found = dict(measured["stock"])
+    touched = found.pop("advantages on their way")
+    for name, one in found.items():
+        assert one == {"said": [""] * ranks, "recorded": 4}, name
+    assert touched["recorded"] == 2
+    for said in touched["said"]:
+        assert re.match(f"optimizer step 2 departs from the plan in its {INPUTS['sent_advantages'][1]}", said), said
 
 
 # ---- L3

@@ -24,7 +24,7 @@ from batchbridge_open_instruct.candidates import (
     objection,
     solved_of,
 )
-from batchbridge_open_instruct.feed import PackedCompletion
+from batchbridge_open_instruct.completions import PackedCompletion
 
 PROMPTS, SIZE = 8, 3
 COMMAND = (

@@ -16,6 +16,7 @@ import batchbridge
 from bashread import Argument, read_script
 from batchbridge import hookimpl
 from batchbridge.contract import plugins
+from batchbridge.contract.own_copy import OwnCopy
 from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
 from batchbridge.kit.frame import RunReading
@@ -29,6 +30,7 @@ from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.config import OpenInstructAdapter
 from batchbridge_open_instruct.rules import RULES
 from batchbridge_open_instruct.rules.row import OpenInstructFacts
+from batchbridge_open_instruct.settings_file import file_behind_script
 
 SHARED = Path(__file__).parents[4] / "shared" / "corpus" / "launch_argv.jsonl"
 HEAD, PPO_LAST, PPO_FIRST = "2026.8.20", "2025.11.3", "2024.11.20"
@@ -588,3 +590,54 @@ def test_a_stale_published_command_is_valid_without_the_flags_that_are_named() -
         mendable += not errors
     counted = {"stale": stale, "stale_with_both": both, "stale_and_valid_without": mendable}
     assert counted == {name: PUBLISHED[name] for name in counted}
+
+
+# ---- a YAML file as the first argument
+
+
+YAML = "num_mini_batches: 2\nlocal_rollout_batch_size: 32\nseed: 3\nbeta: 0.05\n"
+
+
+def behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, script: str = "ppo_vllm_thread_ray_gtrl.py"
+) -> tuple[RunReading, dict[str, Finding]]:
+    (tmp_path / "run.yaml").write_text(YAML, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return judge(f"python open_instruct/{script} {words}", HEAD if script == "grpo_fast.py" else PPO_LAST)
+
+
+def test_a_yaml_file_is_the_first_argument_of_the_ppo_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, found = behind(tmp_path, monkeypatch, "run.yaml --seed=7")
+    assert "BB-OI-003" not in found
+    assert reading.native["local_rollout_batch_size"] == 32
+    assert reading.native["seed"] == 7  # the words behind the file win
+    place = reading.given["local_rollout_batch_size"]
+    assert (place.file, place.line) == ("run.yaml", 2)
+
+
+def test_behind_a_yaml_file_a_word_without_its_value_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, found = behind(tmp_path, monkeypatch, "run.yaml --seed 7")
+    assert found["BB-OI-003"].native == "IndexError: list index out of range"
+    assert (reading.spec, verdict(found.values())) == (None, "invalid")
+
+
+def test_a_yaml_file_that_is_not_here_leaves_the_run_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, found = behind(tmp_path, monkeypatch, "other.yaml")
+    assert (reading.spec, verdict(found.values()), "BB-OI-009" in found) == (None, "undecided", True)
+
+
+def test_the_grpo_scripts_take_no_yaml_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They call `parse_args_into_dataclasses`: the word is left over, and HfArgumentParser ends the run."""
+    _, found = behind(tmp_path, monkeypatch, "run.yaml", "grpo_fast.py")
+    assert "run.yaml" in found["BB-OI-003"].message
+    assert verdict(found.values()) == "invalid"
+
+
+@pytest.mark.parametrize(("call", "takes"), [("parse()", True), ("parse_args_into_dataclasses()", False)])
+def test_the_grpo_script_of_a_copy_takes_one_where_it_calls_parse(tmp_path: Path, call: str, takes: bool) -> None:
+    (tmp_path / "grpo_fast.py").write_text(f"args = parser.{call}\n", encoding="utf-8")
+    copy = OwnCopy(folder=tmp_path, place="open_instruct/", label="", release=HEAD)
+    source = Source(argv=("python", "open_instruct/grpo_fast.py", "nowhere.yaml"))
+    assert bool(file_behind_script(source, 1, "grpo_fast.py", copy).findings) is takes

@@ -156,7 +156,16 @@ REFUSED_CASES = {
 }
 REFUSED_OTHERWISE = (
     *("tokens_per_device", "passes", "value_baseline", "aggregation", "surrogate", "sampler_correction", "entropy"),
-    *("group_size", "prompts_per_rollout", "short_rollout", "clock", "denominator_scope", "loss_per_term", "no_step"),
+    *(
+        "advantages",
+        "group_size",
+        "prompts_per_rollout",
+        "short_rollout",
+        "clock",
+        "denominator_scope",
+        "loss_per_term",
+        "no_step",
+    ),
     *(
         "kl_estimator",
         "no_resampling",

@@ -126,7 +126,6 @@ def test_an_error_with_a_guessed_world_size_is_none_yet(tmp_path, launched, verd
         assert batchbridge.check(tmp_path / "demo.yaml", version="0.18.0", world_size=7).verdict == "valid"
 
 
-RECIPE_OF_14 = "num_generations: 14\nper_device_train_batch_size: 16\ndataset_prompt_column: problem\n"
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "configs" / "open-r1"
 
 

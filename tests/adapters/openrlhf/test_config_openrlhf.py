@@ -318,7 +318,7 @@ def test_an_unknown_version_fails_closed(version):
 
 
 def test_what_an_installed_newer_version_declares_otherwise_is_named(tmp_path, monkeypatch):
-    known = json.loads((Path(declared.__file__).parent / "declared.json").read_text(encoding="utf-8"))["declared"]
+    known = declared.known()
     options = {**known, "train.brand_new": "7", "rollout.batch_size": "512"}
     del options["train.seed"]
     (tmp_path / "cli").mkdir()

@@ -161,6 +161,7 @@ class TestOpenRlhfAdapter(AdapterContract):
     dataset_size = 8
     refused = REFUSED_CASES
     refused_otherwise = (
+        "advantages",  # of a live function
         *("batch_scale", "advantage_with_kl", "surrogate", "sequence_ratio", "aggregation", "denominator_scope"),
         *("loss_per_term", "kl_placement", "old_logprobs", "truncated_completions", "group_size", "other_correction"),
         *("group_filter", "staleness", "critic", "critic_advantages", "critic_steps", "critic_aggregation"),

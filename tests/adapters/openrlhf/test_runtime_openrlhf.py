@@ -13,7 +13,7 @@ import pytest
 from batchbridge import wrap
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Mode, Source
-from batchbridge.errors import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach, LedgerError
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import reasons_against
 from batchbridge.kit.workers import Orders, Receipt, orders_of
@@ -281,7 +281,9 @@ def test_an_old_release_and_unknown_code_are_refused_by_name(
 def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_installed(monkeypatch, "0.11.2")
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
-    with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: kl_estimator, .*unproven_code"):
+    with pytest.raises(
+        CannotAttach, match=r"critic cannot be allowed; what can: advantages, data, .*kl_estimator, .*unproven_code"
+    ):
         runtime.RUNTIME.attach(SimpleNamespace(), request)
 
 
@@ -523,6 +525,29 @@ def test_a_checkpoint_of_an_unwrapped_run_is_refused(monkeypatch: pytest.MonkeyP
     made._native_start = lambda: {"global_step": 3, "data_loader_state_dict": {"_sampler_iter": 1}}
     with pytest.raises(CannotAttach, match="was written without batchbridge"):
         trainer.init_checkpoint_states()
+
+
+def test_a_fresh_start_sets_aside_what_a_run_without_a_checkpoint_has_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from batchbridge_openrlhf import driver as module
+
+    monkeypatch.setattr(module, "install_everywhere", lambda workers, orders, install: [Receipt(0, 2, "x")])
+    ledger, latest = tmp_path / "ledger", tmp_path / "ckpt" / "_actor" / "latest"
+    trainer, made = driver(request_of())
+    made._orders = dataclasses.replace(made._orders, ledger=ledger)
+    trainer.args.ckpt = SimpleNamespace(path=str(tmp_path / "ckpt"))
+    made._native_start = lambda: {"global_step": 0, "data_loader_state_dict": {}}
+    ledger.mkdir()
+    (ledger / "rank-00000.jsonl").write_text("{}\n", encoding="utf-8")
+    latest.parent.mkdir(parents=True)
+    latest.write_text("global_step2", encoding="utf-8")
+    with pytest.raises(LedgerError, match=r"can go on from .*_actor: resume from there"):
+        trainer.init_checkpoint_states()
+    latest.unlink()
+    with pytest.warns(UserWarning, match=r"it is now .*ledger\.1"):
+        trainer.init_checkpoint_states()
+    assert [file.name for file in (tmp_path / "ledger.1").iterdir()] == ["rank-00000.jsonl"]
 
 
 def test_unwrapping_restores_every_attribute() -> None:

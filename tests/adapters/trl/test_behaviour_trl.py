@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 from batchbridge.contract.reading import Context
 from batchbridge.kit.torch_random import LARGEST, TorchGenerator
 from batchbridge.reading.files import load_source
+from batchbridge_trl.behaviour import DENOMINATORS, native_rollouts
 from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.settings import holds
 
 RUN = {
     "per_device_train_batch_size": 2,
@@ -110,3 +114,28 @@ def test_a_permutation_longer_than_pytorchs_32_bit_ones_is_refused():
 
 def test_max_steps_ends_the_run():
     assert len(steps({**RUN, "max_steps": 3}, 8)[0]) == 3
+
+
+def test_the_page_lists_which_stock_runs_pass_in_mode_verify():
+    """Every loss type of a release that is wrapped, with what its tokens are divided by; the real runs are
+    `native/test_verified_stock_runs.py`."""
+    page = (Path(__file__).parents[3] / "docs" / "measured.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \| (\w+) \| (?:ends|stops)", page, re.MULTILINE)
+    listed = {loss.strip("`"): scope for names, scope in rows for loss in names.split(", ")}
+    wrapped = [row for row in DENOMINATORS if any(holds(row.versions, release) for release in ("0.18.0", "1.16.0"))]
+    assert listed == {loss: row.scope for row in wrapped for loss in row.losses}
+
+
+def test_the_own_order_of_rollouts_is_that_of_the_predicted_steps():
+    values = {**RUN, "num_iterations": 2, "shuffle_dataset": True}
+    predicted, _ = steps(values, 9)
+    own = native_rollouts(reading(values), 9)
+    for rollout in range(2 * (9 // 2)):
+        trained = {row.prompt for step in predicted for row in step.rows if row.rollout == rollout}
+        assert trained == set(next(own))
+
+
+@pytest.mark.parametrize("changes", [{"dataset_streaming": True}, {"accelerator_config": {"dispatch_batches": True}}])
+def test_an_order_that_is_left_open_is_not_said(changes):
+    with pytest.raises(ValueError, match=r"dataset_streaming|dispatch_batches"):
+        native_rollouts(reading({**RUN, **changes}), 9)

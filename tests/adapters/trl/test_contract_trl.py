@@ -202,9 +202,10 @@ class TestTrl(AdapterContract):
     refused = REFUSED_CASES
     refused_otherwise = (
         *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel", "unsloth", "ms_swift"),
-        "data_collator",
+        *("data_collator", "advantages", "train_sampler", "train_dataloader", "prepare_inputs"),
         *("kl_without_reference", "kl_in_reward", "kl_estimator", "padding_free"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
+        "communication_hook",  # a call of DDP's, in no configuration: native/test_ddp_hooks.py
     )
     valid = (
         valid("4 x 2 x 3 x 6", {"num_train_epochs": 2}, spec=MEANING, dataset_size=8000),

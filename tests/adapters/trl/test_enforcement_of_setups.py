@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from batchbridge_on_cpu.scripts import module_at
 
 VERSION = "1.16.0"
 PLAIN: Mapping[str, Any] = {"distributed": "single", "precision": "bf16"}
@@ -30,12 +31,7 @@ SETUPS: Mapping[str, tuple[Mapping[str, Any], str, list[str]]] = {
 
 def script(repository: Path) -> ModuleType:
     path = repository / "tests" / "upstream" / "enforcement_of_setups.py"
-    spec = importlib.util.spec_from_file_location("enforcement_of_setups", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(path, "enforcement_of_setups")
 
 
 @pytest.mark.parametrize("name", SETUPS)

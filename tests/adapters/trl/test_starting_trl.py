@@ -164,7 +164,7 @@ def test_a_script_that_cannot_be_read_or_builds_no_trainer_is_not_known(tmp_path
     for text in (
         "def broken(:",
         "from mine import build\n\nbuild().train()\n",
-        "import unsloth\nimport trl\n\ntrl.GRPOTrainer()",
+        "import unsloth\nimport trl\n\ntrl.GRPOTrainer().train()",
     ):
         (tmp_path / "train.py").write_text(text)
         assert said(file, world_size=1)[:2] == ("unknown", ["trainer?"]), text
@@ -194,12 +194,20 @@ OTHERS: Mapping[str, tuple[str, str, list[str]]] = {
     ),
     "a method of the class": ("import trl\n\ntrl.GRPOTrainer._compute_loss = len\n", "trl.GRPOTrainer", ["trainer?"]),
     "a method of the trainer": (
-        "import trl\n\nbuilt = trl.GRPOTrainer()\nbuilt.compute_loss = len",
+        "import trl\n\nbuilt = trl.GRPOTrainer('m', [len])\nbuilt.compute_loss = len",
         "len",
         ["trainer?"],
     ),
-    "a data collator": ("import trl\n\nbuilt = trl.GRPOTrainer()\nbuilt.data_collator = len", "len", ["trainer?"]),
-    "another method of the trainer": ("import trl\n\nbuilt = trl.GRPOTrainer()\nbuilt.log = len", "len", []),
+    "a data collator": (
+        "import trl\n\nbuilt = trl.GRPOTrainer('m', [len])\nbuilt.data_collator = len",
+        "len",
+        ["trainer?"],
+    ),
+    "another method of the trainer": (
+        "import trl\n\nbuilt = trl.GRPOTrainer('m', [len])\nbuilt.log = len\nbuilt.train()",
+        "len",
+        [],
+    ),
     "an experimental one of that name": (
         "from trl.experimental.gspo_token import GRPOTrainer\n",
         "GRPOTrainer",

@@ -187,6 +187,7 @@ class TestVerl(AdapterContract):
     }
     refused = REFUSED_CASES
     refused_otherwise = (
+        "advantages",  # of a live function
         *(
             "batch_scale",
             "critic_settings",

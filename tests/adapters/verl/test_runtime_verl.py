@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -193,29 +194,29 @@ def test_a_rollout_that_lacks_a_completion_drifts() -> None:
 def test_a_checkpoint_is_held_against_plan_and_ranks(tmp_path: Path) -> None:
     made, trainer = driver(spec_of()), SimpleNamespace()
     with pytest.raises(CannotAttach, match="written without batchbridge"):
-        made.begin(trainer, tmp_path)
+        made.begin(trainer, tmp_path, None)
     made.save(tmp_path, 2)
     assert json.loads((tmp_path / STATE_FILE).read_text())["optimizer_steps"] == 4
-    assert made.begin(trainer, tmp_path)["rollouts"] == 2
+    assert made.begin(trainer, tmp_path, None)["rollouts"] == 2
     with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1: start as many; FSDP's checkpoint is"):
-        driver(spec_of(), ranks=1).begin(trainer, tmp_path)
+        driver(spec_of(), ranks=1).begin(trainer, tmp_path, None)
     with pytest.raises(CannotAttach, match="dataset_size: 12 prompts in the checkpoint, 18 now"):
-        driver(spec_of(), prompts=18).begin(trainer, tmp_path)
+        driver(spec_of(), prompts=18).begin(trainer, tmp_path, None)
     with pytest.raises(CannotAttach, match=r"order\.seed: "):
-        driver(spec_of().replace(**{"order.seed": 99})).begin(trainer, tmp_path)
+        driver(spec_of().replace(**{"order.seed": 99})).begin(trainer, tmp_path, None)
     budget = spec_of().replace(micro_batch=MicroBatch(tokens_per_device=512))
     with pytest.warns(UserWarning, match=r"micro_batch\.tokens_per_device: open in the checkpoint, 512 now"):
-        driver(budget).begin(trainer, tmp_path)
+        driver(budget).begin(trainer, tmp_path, None)
 
 
 def test_training_begins_once_for_each_wrap(tmp_path: Path) -> None:
     """verl counts from the start again in a second `fit`; a refused checkpoint is not a beginning."""
     made, trainer = driver(spec_of()), SimpleNamespace()
     with pytest.raises(CannotAttach, match="written without batchbridge"):
-        made.begin(trainer, tmp_path)
-    assert made.begin(trainer, None) == {}
+        made.begin(trainer, tmp_path, None)
+    assert made.begin(trainer, None, None) == {}
     with pytest.raises(CannotAttach, match=r"fit\(\) has begun since wrap, and counts from the start again: wrap once"):
-        made.begin(trainer, None)
+        made.begin(trainer, None, None)
 
 
 def test_metrics_of_several_calls_become_lists() -> None:
@@ -313,6 +314,8 @@ class Asked:
     mode: Mode = "enforce"
     padding: Padding = "padded"
     program: str = COMMAND[2]
+    registered: Any = None
+    """A function that is registered as grpo's estimator."""
 
     def names(self) -> set[str]:
         """The refusals that apply."""
@@ -326,7 +329,14 @@ class Asked:
         except PlanError:
             plan = None
         request = Request(spec=spec, plan=plan, reading=reading, mode=self.mode, padding=self.padding)
-        return set(reasons_against(runtime.REFUSALS, trainer, request))
+        module = SimpleNamespace(ADV_ESTIMATOR_REGISTRY={"grpo": self.registered})
+        with mock.patch.dict(sys.modules, {"verl.trainer.ppo.core_algos": module}):
+            return set(reasons_against(runtime.REFUSALS, trainer, request))
+
+
+def doubled(*rewards: float) -> list[float]:
+    """An estimator of a user's own."""
+    return [2 * reward for reward in rewards]
 
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor.", "algorithm.rollout_correction."
@@ -349,6 +359,7 @@ ASKED = {
     "batch_scale": Asked(spec={"advantage.scale": "batch"}),
     "tokens_per_device": Asked(spec={"micro_batch.completions_per_device": 3}),
     "asynchronous": Asked(("trainer.v1.trainer_mode=colocate_async",), mode="observe"),
+    "advantages": Asked(registered=doubled),
     "initialised": Asked(attributes={"actor_rollout_wg": None}),
     "distillation": Asked(("distillation.enabled=True",)),
     "group_filter": Asked(spec={"rollout.group_filter": "replace_zero_variance"}),
@@ -535,6 +546,11 @@ def test_every_refusal_is_tried() -> None:
 @pytest.mark.parametrize("name", ASKED)
 def test_a_run_that_cannot_be_followed_is_refused_by_name(name: str) -> None:
     assert name in ASKED[name].names()
+
+
+def test_an_estimator_whose_advantages_are_carried_anyway_needs_no_name() -> None:
+    whole = "algorithm.adv_estimator=reinforce_plus_plus_baseline"
+    assert "advantages" not in Asked((whole,), registered=doubled).names()
 
 
 @pytest.mark.parametrize("trainer", [V0_TRAINER, V1_TRAINER], ids=["V0", "V1"])

@@ -38,11 +38,15 @@ class Browser:
 
     def open(self, file: Path, *, width: int, dark: bool) -> None:
         """Loads a file in a window of `width` pixels, and waits until it is there."""
+        self.visit(file.as_uri(), width=width, dark=dark)
+
+    def visit(self, address: str, *, width: int, dark: bool = False) -> None:
+        """Loads an address as `open` loads a file."""
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.ask("Page.navigate", url=file.as_uri())
+        self.ask("Page.navigate", url=address)
         self._wait("Page.loadEventFired")
 
     def value(self, expression: str) -> Any:

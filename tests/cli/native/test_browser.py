@@ -7,35 +7,23 @@ BATCHBRIDGE_AXE names. BATCHBRIDGE_PICTURES: a folder that gets a picture of eve
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import batchbridge
 from batchbridge.contract.reading import Reading
+from batchbridge_on_cpu.scripts import module_at
 
 HERE = Path(__file__).parent
 WIDTHS = (1200, 400)
 AXE = os.environ.get("BATCHBRIDGE_AXE", "")
 
 
-def _load(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-chromium = _load(HERE / "browser.py")
+chromium = module_at(HERE / "browser.py")
 pytestmark = pytest.mark.skipif(chromium.FOUND is None, reason="there is no Chromium here")
 for library in ("jinja2", "vl_convert"):
     pytest.importorskip(library, reason="the extra `html` is not installed")
@@ -56,7 +44,7 @@ def pages(folder: Path) -> dict[str, str]:
         return batchbridge.read(settings, framework="trl", version=said.pop("version", "1.16.0"), **said)
 
     explained = batchbridge.explain({**SIZES, "loss_type": "bnpo"}, framework="trl", world_size=8, dataset_size=100)
-    of_a_run = _load(HERE.parent / "test_ledger_commands.py").write(folder / "run", (3, 4))
+    of_a_run = module_at(HERE.parent / "test_ledger_commands.py").write(folder / "run", (3, 4))
     return {
         "explain": html.explanation(
             LONG, explained.reading, explained.enforcement, judged=explained.judged, devices=explained.devices

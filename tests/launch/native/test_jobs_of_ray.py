@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -26,6 +27,8 @@ open(os.environ["SAID"], "w").write(json.dumps(said))
 if launch is not None:
     arrived("trainer-1", "wrapped")
 """
+WAITED = 300
+"""Seconds; a job that waits for a trainer that never comes waits twice as long."""
 CLIENT = """
 import sys
 from ray.job_submission import JobSubmissionClient
@@ -147,7 +150,9 @@ def test_a_job_whose_entrypoint_has_run_already_is_left_alone(cluster: Cluster, 
 
 def test_a_job_that_trains_natively_there_fails_there(cluster: Cluster, tmp_path: Path) -> None:
     words = [*submit(cluster, tmp_path)[:-2], "-c", "pass"]
+    began = time.monotonic()
     assert run(tmp_path, "--", *words).returncode == 0
+    assert time.monotonic() - began < WAITED, "the job has waited for the command that sent it, and follows it"
     assert cluster.ended[0].returncode == 4
     assert "without a trainer that could be reached" in cluster.ended[0].stderr
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,12 +63,16 @@ open(said, "w").write(json.dumps(ray.get(Actor.remote().look.remote())))
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("ray")
+def cluster() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="r") as short:  # a socket's path has 107 bytes, and a test's folder is long
+        yield from started(short)
+
+
+def started(folder: str) -> Iterator[str]:
     environment = {**os.environ, **SETTINGS}
     environment.pop("PYTHONPATH", None)  # its workers know nothing of what a command says
     process = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER, str(folder)],
+        [sys.executable, "-c", CLUSTER, folder],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from batchbridge.kit.before_update import BeforeStep, applied_rate, strangers
+from batchbridge.kit.before_update import BeforeStep, strangers
+from batchbridge.kit.optimizer_groups import applied_rate
 
 
 class StepOfItsBase(torch.optim.SGD):

@@ -1,14 +1,15 @@
-"""The base of what measures a model's steps: clipping and the watched weight, and rows by their places."""
+"""The base of what measures a model's steps: clipping and the gradients, and rows by their places."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from batchbridge.kit.gradient_origins import PlainOrigin
+from batchbridge.kit.gradient_sketches import Sketches
 from batchbridge.kit.measuring import Measured
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.sharded import WholeWeight
 from batchbridge.kit.step_probe import StepProbe
 from batchbridge.kit.workers import FILLER_GRADIENT, TrainedRow, read_places
 from batchbridge.meaning.spec import Objective
@@ -16,7 +17,7 @@ from batchbridge.meaning.spec import Objective
 
 def probe_of(weight: torch.nn.Parameter, observation: Observation | None = None) -> StepProbe:
     made = StepProbe(Objective(surrogate="ppo", clip_low=0.2, clip_high=0.2), Patches(observation))
-    made.watch_weight(lambda: WholeWeight("weight", weight, lambda parameter: parameter.grad))
+    made.watch_gradients(lambda: Sketches(PlainOrigin(torch.nn.ParameterList([weight]))))
     return made
 
 
@@ -28,17 +29,19 @@ def test_what_clipping_did_is_no_change_of_a_gradient_and_all_else_is(limit: flo
     assert weight.grad is not None
     probe.clipped(torch.nn.utils.clip_grad_norm_([weight], limit), limit)
     weight.grad.mul_(changed)
-    assert bool(probe.weight_objections(1.0)) == (changed != 1.0)
+    assert bool(probe.gradient_objections(1.0)) == (changed != 1.0)
+    assert probe.gradient_ratio == pytest.approx(changed, rel=1e-5)
     weight.grad = None
     (5 * weight).sum().backward()
-    assert probe.weight_objections(1.0) == []  # the next step was not clipped
+    assert probe.gradient_objections(1.0) == []  # the next step was not clipped
 
 
-def test_a_run_that_is_observed_alone_watches_no_weight() -> None:
+def test_a_run_that_is_observed_alone_compares_no_gradients() -> None:
     weight = torch.nn.Parameter(torch.ones(4))
     probe = probe_of(weight, Observation("observe"))
     weight.sum().backward()
-    assert probe.weight_objections(7.0) == []
+    assert probe.gradient_objections(7.0) == []
+    assert not weight._backward_hooks  # type: ignore[attr-defined]
 
 
 def row_at(index: int) -> TrainedRow:

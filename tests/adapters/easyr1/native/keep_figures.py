@@ -27,7 +27,18 @@ from batchbridge_on_cpu.figures import keep
 from batchbridge_on_cpu.trajectories import distance
 
 FITS = {
-    1: ("predicted", "enforced", "other loss", "seq", "sgd", "like", "orderly", "filtered", "filtered, observed"),
+    1: (
+        "predicted",
+        "enforced",
+        "other loss",
+        "seq",
+        "sgd",
+        "like",
+        "orderly",
+        "verified",
+        "filtered",
+        "filtered, observed",
+    ),
     2: (
         "enforced",
         "seq",
@@ -45,7 +56,7 @@ FITS = {
     4: ("enforced, ulysses",),
 }
 """Scenarios of fits.py that end well, by ranks."""
-UNCOMPARED = ("predicted", "orderly", "filtered, observed", "stock entry predicted")
+UNCOMPARED = ("predicted", "orderly", "verified", "filtered, observed", "stock entry predicted")
 """Runs, with Ray or without, whose ends nothing is compared with."""
 BASE, BASES = "fit enforced, 2", {name: f"fit {name}, 2" for name in ("seq", "sgd", "like", "filtered")}
 """What a run's end is compared with."""

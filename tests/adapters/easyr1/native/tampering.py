@@ -58,6 +58,19 @@ def loss_times_seven(bench: Bench) -> None:
         scope["compute_policy_loss"] = loss
 
 
+def loss_of_another_value(bench: Bench) -> None:
+    """1.001 times its value, and its own gradient."""
+    scope = bench.worker.batchbridge._native_update.__func__.__globals__
+    native = scope["compute_policy_loss"]
+
+    def loss(**given: Any) -> Any:
+        value, metrics = native(**given)
+        return value + 0.001 * value.detach(), metrics
+
+    if last_rank(bench):
+        scope["compute_policy_loss"] = loss
+
+
 def mask_touched(bench: Bench) -> None:
     def change(native: Any, micro: Any, options: dict[str, Any]) -> Any:
         mask = micro["response_mask"]
@@ -117,6 +130,7 @@ def triple(bench: Bench) -> None:
 TAMPERS: dict[str, Tamper | None] = {
     "nothing": None,
     "loss times 7": loss_times_seven,
+    "value of the loss": loss_of_another_value,
     "mask": mask_touched,
     "advantages": advantages_touched,
     "one gradient dropped": gradient_dropped,

@@ -30,7 +30,7 @@ from batchbridge_on_cpu.trajectories import (
 )
 
 Fit = Callable[..., Path]
-ON_ONE = ("predicted", "enforced", "seq", "sgd", "like", "orderly")
+ON_ONE = ("predicted", "enforced", "seq", "sgd", "like", "orderly", "verified")
 ON_TWO = ("enforced", "observed", "seq", "sgd", "like")
 
 
@@ -127,9 +127,10 @@ def test_negative_control_the_unwrapped_run_trains_other_steps_and_ends_elsewher
     assert_other_end("easyr1, unwrapped", start(two), end(two, "observed"), end(two, "enforced"))
 
 
-def test_verifying_ends_the_native_run_before_the_first_step_that_departs(fit: Fit) -> None:
-    outcome = fit_failed(fit(1, "verified"), "verified")
-    proofs.check_refused(outcome, "optimizer step 0 departs from the plan")
+def test_verifying_leaves_a_native_run_alone_in_easyr1s_own_order(one: Path) -> None:
+    """Its rollouts have other prompts than the plan's, and those that `behaviour` predicts."""
+    verified = fit_run(one, "verified", 1)
+    assert proofs.differing_steps(fit_run(one, "enforced", 1), verified) == 6
 
 
 def test_verifying_leaves_a_native_run_alone_that_keeps_to_the_plan(one: Path) -> None:

@@ -12,6 +12,8 @@ from batchbridge_on_cpu.open_instruct import cpu
 
 cpu.start()
 
+import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -19,6 +21,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -32,6 +35,7 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.running.wrap import unwrap, wrap
 from batchbridge.testing.oracle import relative_error
 from batchbridge_on_cpu.open_instruct.job import Job, prepare
+from batchbridge_open_instruct.learners import learner_of
 
 TAMPERED = 3
 """The optimizer step that something else has a hand in: the second pass over the second rollout."""
@@ -60,6 +64,16 @@ class Tampers:
         def change(native: Any, *values: Any, **options: Any) -> Any:
             policy, clipped, penalty = native(*values, **options)
             return policy * 7 if self.now and self.last_rank else policy, clipped, penalty
+
+        return self.around(self.module, "compute_grpo_loss", change)
+
+    def value(self) -> Undo:
+        """1.001 times the loss's value, and its own gradient."""
+
+        def change(native: Any, *values: Any, **options: Any) -> Any:
+            policy, clipped, penalty = native(*values, **options)
+            more = 0.001 * policy.detach() if self.now and self.last_rank else 0.0
+            return policy + more, clipped, penalty
 
         return self.around(self.module, "compute_grpo_loss", change)
 
@@ -105,10 +119,97 @@ class Tampers:
 
         return self.around(self.engine, "step", change)
 
+    # ---- between the actor that prepares data and the loss
+
+    def sent(self, change: Callable[[Any], None]) -> Undo:
+        """In the way of the second rollout, on the last rank."""
+        handle = learner_of(self.job.learner).loader.data_prep_actor
+        native = handle.get_data
+
+        def get_data(rank: int, step: int) -> Any:
+            found = native.remote(rank, step)
+            if step == 1 and self.last_rank:
+                change(found["batch"])
+            return found
+
+        handle.get_data = SimpleNamespace(remote=get_data)
+        return lambda: setattr(handle, "get_data", native)
+
+    def sent_advantages(self) -> Undo:
+        def larger(batch: Any) -> None:
+            for values in batch.advantages:
+                values *= 1.05
+
+        return self.sent(larger)
+
+    def sent_exchanged(self) -> Undo:
+        """Two completions exchange their advantages."""
+
+        def exchange(batch: Any) -> None:
+            table = vars(batch)["batchbridge"]
+            found = [
+                (batch.advantages[index][row], slice(piece.start + piece.prompt_tokens, end_of(piece)))
+                for index, rows in enumerate(table.micro_batches)
+                for row, pieces in enumerate(rows)
+                for piece in pieces
+            ]
+            each = [float(values[inside].abs().max()) * float(values[inside].sum().sign()) for values, inside in found]
+            first = next(number for number, one in enumerate(each) if one)
+            other = next(number for number, one in enumerate(each) if one not in (0.0, each[first]))
+            for mine, theirs in ((first, other), (other, first)):
+                values, inside = found[mine]
+                values[inside] = torch.where(values[inside] != 0, each[theirs], values[inside])
+
+        return self.sent(exchange)
+
+    def sent_tokens(self) -> Undo:
+        def other(batch: Any) -> None:
+            batch.query_responses[0][0, 1] = batch.query_responses[0][0, 1] % 50 + 3
+
+        return self.sent(other)
+
+    def sent_logprobs(self) -> Undo:
+        def smaller(batch: Any) -> None:
+            for values in batch.vllm_logprobs:
+                values -= 0.05
+
+        return self.sent(smaller)
+
+    def model_tokens(self) -> Undo:
+        def change(native: Any, model: Any, ids: torch.Tensor, *values: Any, **options: Any) -> Any:
+            if self.now and self.last_rank:
+                ids = ids.clone()
+                ids[0, 1] = ids[0, 1] % 50 + 3
+            return native(model, ids, *values, **options)
+
+        return self.around(self.module, "forward_for_logprobs", change)
+
+    def temperature(self) -> Undo:
+        def change(native: Any, model: Any, ids: Any, mask: Any, places: Any, pad: int, heat: float, *rest: Any) -> Any:
+            return native(model, ids, mask, places, pad, heat * (1.05 if self.now and self.last_rank else 1.0), *rest)
+
+        def keyword(native: Any, *values: Any, **options: Any) -> Any:
+            return change(lambda *given: native(*given, **options), *values)
+
+        return self.around(self.module, "forward_for_logprobs", keyword)
+
+    def setting(self) -> Undo:
+        """Before the first rollout is taken."""
+        native = self.job.actor.generation_config
+        self.job.actor.generation_config = dataclasses.replace(native, temperature=1.3)
+        return lambda: setattr(self.job.actor, "generation_config", native)
+
+
+def end_of(piece: Any) -> int:
+    return int(piece.start + piece.prompt_tokens + piece.completion_tokens)
+
 
 PACKS: Mapping[Mode, int] = {"enforce": 32, "verify": 48}
 """Tokens of a packed row; natively rows that ranks do not divide are dropped."""
-TAMPERS = ("nothing", "loss", "mask", "advantages", "no_backward", "dropped", "triple")
+TAMPERS = (
+    *("nothing", "loss", "value", "mask", "advantages", "no_backward", "dropped", "triple"),
+    *("sent_advantages", "sent_exchanged", "sent_tokens", "sent_logprobs", "model_tokens", "temperature", "setting"),
+)
 
 
 class Planned:
@@ -151,12 +252,43 @@ def tampered(bench: Bench, mode: Mode, name: str) -> dict[str, Any]:
         if undo is not None:
             undo()
         updates = len(bench.weights)
+        with contextlib.suppress(BatchDrift):
+            job.actor._prep_future.result(timeout=60)
+        dist.barrier()
+        unwrap(job.learner)
+    everyone: list[Any] = [None] * bench.ranks
+    dist.all_gather_object(everyone, said)
+    recorded = sum(1 for _ in read_steps(ledger)) if any(ledger.glob("rank-*")) else 0
+    return {"said": everyone, "updates": updates, "recorded": recorded}
+
+
+STOCK = ("as it is", "zero-variance groups dropped", "advantages on their way")
+
+
+def stock(bench: Bench, name: str) -> dict[str, Any]:
+    """A stock job in mode verify, against its own configuration: what ended it on each rank, and its records."""
+    said = ""
+    ledger = bench.folder / f"stock-{name.replace(' ', '-')}-{bench.ranks}"
+    if bench.rank == 0:
+        shutil.rmtree(ledger, ignore_errors=True)
+    dist.barrier()
+    settings = {"pack_length": PACKS["verify"], "filter_zero_std_samples": name == STOCK[1]}
+    with bench.job(settings=settings, args={"learning_rate": 0.012}) as job:
+        wrap(job.learner, mode="verify", ledger=ledger)
+        undo = Tampers(job, bench.rank, bench.ranks).sent_advantages() if name == STOCK[2] else None
+        try:
+            for _ in range(ROLLOUTS):
+                job.train()
+        except BatchDrift as drift:
+            said = str(drift)
+        if undo is not None:
+            undo()
         job.actor._prep_future.result(timeout=60)
         dist.barrier()
         unwrap(job.learner)
     everyone: list[Any] = [None] * bench.ranks
     dist.all_gather_object(everyone, said)
-    return {"said": everyone, "updates": updates, "recorded": sum(1 for _ in read_steps(ledger))}
+    return {"said": everyone, "recorded": sum(1 for _ in read_steps(ledger))}
 
 
 UNREADABLE = ("_known", "look", "_located")
@@ -255,6 +387,7 @@ def main(folder: Path) -> None:
     measured: dict[str, Any] = {"probed": probed(bench)}
     measured["unreadable"] = {place: unreadable(bench, place) for place in UNREADABLE}
     measured["tampered"] = {mode: {name: tampered(bench, mode, name) for name in TAMPERS} for mode in PACKS}
+    measured["stock"] = {name: stock(bench, name) for name in STOCK}
     if bench.rank == 0:
         (folder / "tampering.json").write_text(json.dumps(measured, indent=1), encoding="utf-8")
 

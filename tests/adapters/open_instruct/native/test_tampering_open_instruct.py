@@ -31,6 +31,12 @@ def test_a_step_that_is_tampered_with_ends_the_run_on_every_rank_before_its_upda
     proofs.check_tampering(measured[1], measured[0])
 
 
+def test_a_stock_job_passes_in_mode_verify_and_stops_where_its_inputs_are_touched(
+    measured: tuple[int, dict[str, Any]],
+) -> None:
+    proofs.check_stock(measured[1], measured[0])
+
+
 def test_a_function_of_ours_that_fails_ends_the_observing_and_not_the_run(
     measured: tuple[int, dict[str, Any]],
 ) -> None:

@@ -21,7 +21,8 @@ from batchbridge.reading.read import read
 from batchbridge_on_cpu.upstream_values import read as record_of
 from batchbridge_on_cpu.upstream_values import unlike_proven
 from batchbridge_open_instruct.candidates import CandidateRollout, PassRate
-from batchbridge_open_instruct.feed import ATTRIBUTE, ActorFeed, KnownPermutations, PackedCompletion
+from batchbridge_open_instruct.completions import PackedCompletion
+from batchbridge_open_instruct.feed import ATTRIBUTE, ActorFeed, KnownPermutations
 from batchbridge_open_instruct.learners import FastLearner, OlmoLearner
 from batchbridge_open_instruct.writing import denominator
 
@@ -96,6 +97,7 @@ class Listed(list):  # type: ignore[type-arg]
 def feed_of(one: Mapping[str, Any]) -> Any:
     """A feed that observes, its rollout's completions known by their number."""
     made: Any = object.__new__(ActorFeed)
+    made._held = None
     made._plan, made._taken, made._permutations, made._patches = None, (), [], Patches()
     made._orders = SimpleNamespace(spec=SimpleNamespace(digest=lambda: "spec"))
     made._pieces = [PackedCompletion(0, number, number, 0, 0, 0, 0, 0.0, None) for number in range(len(one["sizes"]))]

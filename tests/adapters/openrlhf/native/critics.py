@@ -43,6 +43,7 @@ from batchbridge_on_cpu.openrlhf.workers import (
 from batchbridge_openrlhf.critic import critics_orders
 from batchbridge_openrlhf.critic_engine import OpenRlhfCriticLayer
 from batchbridge_openrlhf.engine import install, remove
+from batchbridge_openrlhf.inputs import mark_sent
 from batchbridge_openrlhf.turns import IDENTITY
 
 CRITIC = {
@@ -124,6 +125,7 @@ class CriticBench(Bench):
                     padded = torch.zeros(1, made.action_mask.shape[1])
                     padded[0, start:] = column
                     setattr(made, name, padded * made.action_mask)
+                mark_sent(made)
                 trainer.replay_buffer.append(made)
 
     def run(self, trainer: Any, coefficient: float = 0.0) -> None:

@@ -10,6 +10,7 @@ Float32 and SGD are injected. What was measured is left in FOLDER/measured.pt; t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import traceback
@@ -320,6 +321,68 @@ def unwrapped_without_a_token(folder: Path) -> str:
     return ""
 
 
+Samples = list[Any]
+
+
+def doubled(samples: Samples) -> None:
+    """The last completions of a rollout are its first ones once more."""
+    samples[-1] = samples[0]
+
+
+def left_out(samples: Samples) -> None:
+    """One prompt's completions less in a rollout."""
+    del samples[-GROUP:]
+
+
+def verified(folder: Path, settings: dict[str, Any], tamper: Callable[[Samples], None]) -> str:
+    """What mode verify says of a stock run whose rollouts are tampered with."""
+    bench = Bench(folder, **settings)
+    wrap(bench.trainer, mode="verify")
+    generator = bench.trainer.samples_generator
+    native = generator.generate_samples
+
+    def generate(**options: Any) -> Any:
+        found = native(**options)
+        tamper(found[0])
+        return found
+
+    generator.generate_samples = generate
+    try:
+        bench.fit()
+    except BatchDrift as drift:
+        return str(drift)
+    return "ended well"
+
+
+TOUCHED = ("advantages", "old log-probabilities", "setting")
+
+
+def touched(folder: Path, settings: dict[str, Any], name: str) -> str:
+    """What mode verify says of a stock run in whose second rollout something has a hand in its inputs."""
+    bench = Bench(folder, **settings)
+    trainer, maker = bench.trainer, bench.trainer.experience_maker
+    wrap(trainer, mode="verify")
+    ours, calls = maker.compute_advantages_and_returns, itertools.count()
+
+    def compute(experiences: list[Any]) -> list[Any]:
+        made: list[Any] = ours(experiences)
+        if next(calls) == 1 and name != "setting":
+            columns = {"advantages": "advantages", "old log-probabilities": "action_log_probs"}
+            for experience in made:
+                column = columns[name]
+                setattr(experience, column, getattr(experience, column) * 1.05)
+        if name == "setting":
+            trainer.args.rollout.temperature = 1.3
+        return made
+
+    maker.compute_advantages_and_returns = compute
+    try:
+        bench.fit()
+    except BatchDrift as drift:
+        return str(drift)
+    return "ended well"
+
+
 def main(folder: Path) -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ.setdefault("MASTER_PORT", "29513")
@@ -369,11 +432,10 @@ def main(folder: Path) -> None:
     wrap(bench.trainer, mode="observe", ledger=folder / "whole")
     bench.fit()
     bench = Bench(folder, **pairs)
-    wrap(bench.trainer, mode="verify")
-    try:
-        bench.fit()
-    except BatchDrift as drift:
-        found["verify"] = str(drift)
+    wrap(bench.trainer, mode="verify", ledger=folder / "verified")
+    bench.fit()
+    found["verify"] = [verified(folder, pairs, tamper) for tamper in (doubled, left_out)]
+    found["touched"] = {name: touched(folder, pairs, name) for name in TOUCHED}
     torch.save(found, folder / "measured.pt")
 
 

@@ -53,6 +53,7 @@ from batchbridge.testing.oracle import Sample, advantages, double, logprobs, rel
 from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
+from batchbridge_openrlhf.inputs import SENT, mark_sent
 from batchbridge_openrlhf.turns import IDENTITY
 
 PROMPTS, GROUP, STEP_SIZE = 6, 4, 5
@@ -220,9 +221,9 @@ class Bench:
                     sample = dataclasses.replace(sample, loss_mask=[0] * len(sample.completion))
                 with torch.no_grad():
                     reference = logprobs(self.reference, sample)
-                trainer.replay_buffer.append(
-                    experience(sample, (rollout, prompt, position, number), reference_logprobs=reference)
-                )
+                made = experience(sample, (rollout, prompt, position, number), reference_logprobs=reference)
+                mark_sent(made)
+                trainer.replay_buffer.append(made)
 
     def unevenly(self, row: int) -> int:
         """The first rank has four fifths of a rollout's rows."""
@@ -363,7 +364,8 @@ def natively(bench: Bench, trainer: Any, zero: int, dynamic: bool) -> dict[str, 
     said = verified(bench, trainer, case) if dynamic else ""
     bench.fill(trainer, Plan(spec, PROMPTS), 0, owner_of=bench.natively)
     for item in trainer.replay_buffer.items:
-        del item.info[IDENTITY]  # upstream would log it
+        for name in (IDENTITY, SENT):  # upstream would log them
+            del item.info[name]
     torch.manual_seed(3)  # of the loader's shuffle
     bench.run(trainer, 0.0)
     alone = list(bench.gradients)
@@ -460,7 +462,8 @@ def refused(bench: Bench, trainer: Any) -> dict[str, str]:
             said[name] = "wrapped"
         except CannotAttach as error:
             same = [dict(vars(part)) for part in parts] == before
-            said[name] = f"{error.reasons.get('weight_probe')}{'' if same else '; changed'}"
+            reason = error.reasons.get("weight_probe") or error.reasons.get("own_term")
+            said[name] = f"{reason}{'' if same else '; changed'}"
         unwrap(trainer)
         patches.undo()
     return said

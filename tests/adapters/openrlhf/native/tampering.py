@@ -68,6 +68,31 @@ def backward(run: Run) -> None:
     run.replace(run.trainer.strategy, "backward", make)
 
 
+def value(run: Run) -> None:
+    """The loss goes into backward with 1.001 times its value, and its own gradient."""
+
+    def make(native: Callable[..., Any]) -> Callable[..., Any]:
+        def another(loss: Any, *given: Any, **options: Any) -> Any:
+            return native(loss + (0.001 * loss.detach() if run.mine and run.now else 0.0), *given, **options)
+
+        return another
+
+    run.replace(run.trainer.strategy, "backward", make)
+
+
+def constant(run: Run) -> None:
+    """A constant is added to the policy loss."""
+
+    def make(native: Callable[..., Any]) -> Callable[..., Any]:
+        def more(*given: Any, **options: Any) -> Any:
+            first, *others = native(*given, **options)
+            return (first + (0.1 if run.mine and run.now else 0.0), *others)
+
+        return more
+
+    run.replace(run.trainer.actor_loss_fn, "forward", make)
+
+
 def _of_experience(change: Callable[[Any], None]) -> Callable[[Run], None]:
     def tamper(run: Run) -> None:
         def make(native: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,19 +140,71 @@ def advantages(experience: Any) -> None:
     experience.advantages *= 1.01
 
 
-def buffered_mask(run: Run) -> None:
-    """A token of every completion is taken out of its mask in the replay buffer, once the rollout is laid out."""
+def _of_buffer(change: Callable[[Any], None]) -> Callable[[Run], None]:
+    """Changes what the replay buffer holds, once the rollout is laid out. change: of a micro-batch's completions."""
+
+    def tamper(run: Run) -> None:
+        def make(native: Callable[..., Any]) -> Callable[..., Any]:
+            def collate(batch: Any) -> Any:
+                if run.mine and run.now:
+                    change(batch[0])
+                return native(batch)
+
+            return collate
+
+        run.replace(run.trainer.replay_buffer, "collate_fn", make)
+
+    return tamper
+
+
+@_of_buffer
+def buffered_mask(items: Any) -> None:
+    """A token of every completion is taken out of its mask."""
+    for item in items:
+        item.action_mask[item.action_mask.nonzero()[:1]] = 0
+
+
+@_of_buffer
+def buffered_advantages(items: Any) -> None:
+    """Advantages are scaled by 5 %."""
+    for item in items:
+        item.advantages = item.advantages * 1.05
+
+
+@_of_buffer
+def exchanged_advantages(items: Any) -> None:
+    """Each completion gets the advantage of the one before it, at its own length."""
+    values = [float(item.advantages.sum() / item.action_mask.sum().clamp(min=1)) for item in items]
+    for item, value in zip(items, [*values[1:], values[0] + 0.25], strict=True):
+        item.advantages = value * item.action_mask.float()
+
+
+@_of_buffer
+def buffered_old(items: Any) -> None:
+    """The log-probabilities of the policy that generated are moved by 0.05."""
+    for item in items:
+        item.action_log_probs = item.action_log_probs + 0.05
+
+
+@_of_buffer
+def buffered_reference(items: Any) -> None:
+    """The reference's log-probabilities are moved by 0.05."""
+    for item in items:
+        item.base_action_log_probs = item.base_action_log_probs + 0.05
+
+
+def temperature(run: Run) -> None:
+    """The policy's log-probabilities are those of another temperature."""
 
     def make(native: Callable[..., Any]) -> Callable[..., Any]:
-        def collate(batch: Any) -> Any:
-            if run.mine and run.now:
-                for item in batch[0]:
-                    item.action_mask[item.action_mask.nonzero()[:1]] = 0
-            return native(batch)
+        def step(*given: Any, **options: Any) -> Any:
+            if run.mine and run.first:
+                run.patches.set(run.trainer.actor, "temperature", 1.05, what="tampered with", why="control")
+            return native(*given, **options)
 
-        return collate
+        return step
 
-    run.replace(run.trainer.replay_buffer, "collate_fn", make)
+    run.replace(run.trainer, "training_step", make)
 
 
 def lost_backward(run: Run) -> None:
@@ -191,19 +268,53 @@ def scaled_inside(run: Run) -> None:
     run.replace(run.trainer.actor.model, "_take_model_step", make)
 
 
+def part_scaled(run: Run) -> None:
+    """The gradient of one weight's part on this rank is multiplied by 1.05, inside of the engine's step."""
+
+    def make(native: Callable[..., Any]) -> Callable[..., Any]:
+        def take(*given: Any, **options: Any) -> Any:
+            if run.now:
+                gradients = [
+                    one for each in run.trainer.actor.model.optimizer.averaged_gradients.values() for one in each
+                ]
+                max(gradients, key=lambda one: float(one.norm())).mul_(1.05)
+            return native(*given, **options)
+
+        return take
+
+    run.replace(run.trainer.actor.model, "_take_model_step", make)
+
+
+def hooked(run: Run) -> None:
+    """Every weight's gradient is made smaller where it arrives."""
+    for parameter in run.trainer.actor.model.module.parameters():
+        if parameter.requires_grad:
+            handle = parameter.register_hook(lambda gradient: gradient * (0.1 if run.now else 1.0))
+            run.patches.made("hook", handle.remove, what="a gradient is made smaller", why="tampering")
+
+
 WAYS: Mapping[str, tuple[Callable[[Run], None], str]] = {
     # name: (what tampers, the aspect of the `BatchDrift` that stops it)
     "loss": (loss, "weights"),
     "backward": (backward, "weights"),
+    "value of the loss": (value, "loss"),
+    "constant in the loss": (constant, "loss"),
     "mask": (mask, "gradient"),
     "mask of the loss": (mask_of_the_loss, "weights"),
     "tokens": (tokens, "gradient"),
-    "mask in the buffer": (buffered_mask, "weights"),
+    "mask in the buffer": (buffered_mask, "inputs"),
+    "advantages in the buffer": (buffered_advantages, "inputs"),
+    "advantages that are exchanged": (exchanged_advantages, "inputs"),
+    "old log-probabilities in the buffer": (buffered_old, "inputs"),
+    "log-probabilities of the reference in the buffer": (buffered_reference, "inputs"),
+    "temperature": (temperature, "inputs"),
     "advantages": (advantages, "weights"),
     "backward of a micro-batch": (lost_backward, "gradient"),
     "gradient of a micro-batch": (lost_gradient, "gradient"),
     "gradient after backward": (scaled_gradient, "gradient"),
     "gradient inside of the engine's step": (scaled_inside, "gradient"),
+    "gradient of one part by 5 %": (part_scaled, "gradient"),
+    "a hook on every weight": (hooked, "gradient"),
 }
 
 
@@ -223,6 +334,17 @@ def _of_loss(factor: Callable[..., Any]) -> Callable[[Any, Patches], None]:
     return alter
 
 
+def _own_term(trainer: Any, patches: Patches) -> None:
+    native = trainer.actor_loss_fn.forward
+    trained = [one for one in trainer.actor.parameters() if one.requires_grad]  # a probe has a stand-in for the actor
+
+    def altered(*given: Any, **options: Any) -> Any:
+        first, *others = native(*given, **options)
+        return (first + sum(one.square().sum() for one in trained), *others)
+
+    patches.set(trainer.actor_loss_fn, "forward", altered, what="another loss", why="control")
+
+
 def _needs_more(trainer: Any, patches: Patches) -> None:
     native = trainer.training_step
 
@@ -234,6 +356,7 @@ def _needs_more(trainer: Any, patches: Patches) -> None:
 
 
 LOSSES: Mapping[str, Callable[[Any, Patches], None]] = {
+    "with a term of its own": _own_term,
     "sevenfold": _of_loss(lambda mask, options: 7),
     "by its own tokens": _of_loss(lambda mask, options: options["batch_num_tokens"] / mask.sum()),
     "mean over rows": _of_loss(lambda mask, options: 1 / len(mask)),

@@ -7,6 +7,7 @@ mask is all zero. Each step is compared with the oracle's gradient at the weight
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from batchbridge.contract import plugins
 from batchbridge.diagnosis import doctor
 from batchbridge.kit import Row, token_weights
 from batchbridge.ledger import diff, read_headers, read_steps
+from batchbridge.ledger.verifying import verify
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
@@ -178,8 +180,33 @@ def test_alone_a_micro_batch_without_a_token_ends_the_run_and_doctor_knows_why(m
     assert [found.text.name for found in doctor(measured["alone"])] == ["openrlhf-no-token"]
 
 
-def test_verify_stops_the_native_run_at_its_first_step(measured: dict[str, Any]) -> None:
-    assert measured["verify"].startswith("optimizer step 0 departs from the plan")
+def test_a_stock_run_in_mode_verify_ends_well_and_its_ledger_is_right_by_itself(folder: Path) -> None:
+    """The order of prompts and the engines' order of arrival are open; weights and membership by rollout are held."""
+    found = verify(folder / "verified")
+    assert (found.departed, found.decided, found.stop) == (0, True, 6)
+
+
+def test_a_tampered_stock_run_in_mode_verify_stops(measured: dict[str, Any]) -> None:
+    for said in measured["verify"]:
+        assert said.startswith("optimizer step ")
+        assert "departs from the plan in its membership: " in said
+
+
+SENT = r"prompt \d+ sample \d is not what the trainer's process sent"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("advantages", f"inputs: advantages of {SENT}"),
+        ("old log-probabilities", f"inputs: action_log_probs of {SENT}"),
+        ("setting", "settings: rollout.temperature was 1.0 when the trainer was wrapped, and is 1.3"),
+    ],
+)
+def test_an_input_of_a_stock_run_that_is_touched_stops_it_in_mode_verify(
+    measured: dict[str, Any], name: str, said: str
+) -> None:
+    assert re.search(f"departs from the plan in its {said}", measured["touched"][name]), measured["touched"][name]
 
 
 def test_the_observed_run_trains_every_completion_once_and_other_steps_than_the_plan(folder: Path) -> None:

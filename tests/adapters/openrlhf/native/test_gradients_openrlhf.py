@@ -152,7 +152,7 @@ def test_verify_stops_where_deepspeed_loses_the_gradients_of_planned_rows(
     measured: dict[int, dict[str, Any]], ranks: int, trainer: str
 ) -> None:
     said = measured[ranks]["natively"][trainer]["verified"]
-    assert said.startswith("optimizer step 0 departs from the plan in its gradient: the gradient that the optimizer")
+    assert said.startswith("optimizer step 0 departs from the plan in its gradient: the gradients that the optimizer")
 
 
 def test_verify_accepts_the_same_native_run_where_nothing_is_lost(
@@ -169,6 +169,7 @@ def test_a_loss_that_weighs_otherwise_is_refused_and_the_trainer_is_as_it_was(
     said = measured[ranks]["refused"][loss]
     assert said.removeprefix("on rank 1: ").startswith("the trainer's own "), said
     assert not said.endswith("; changed"), said
+    assert ("has a term that does not come from the log-probabilities" in said) == (loss == "with a term of its own")
 
 
 @pytest.mark.parametrize("mode", ["enforce", "verify"])

@@ -35,6 +35,29 @@ def altered_loss(trainer: Any) -> Any:
     return trainer
 
 
+def altered_value(trainer: Any) -> Any:
+    """The loss is returned with 1.001 times its value, and its own gradient."""
+    native = trainer._compute_loss
+
+    def another(model: Any, inputs: Any) -> Any:
+        loss = native(model, inputs)
+        return loss + (0.001 * loss.detach() if _from_step(trainer) and trainer.model.training else 0.0)
+
+    trainer._compute_loss = another
+    return trainer
+
+
+def constant_term(trainer: Any) -> Any:
+    """A constant is added to the loss."""
+    native = trainer._compute_loss
+
+    def more(model: Any, inputs: Any) -> Any:
+        return native(model, inputs) + (0.1 if _from_step(trainer) and trainer.model.training else 0.0)
+
+    trainer._compute_loss = more
+    return trainer
+
+
 def altered_backward(trainer: Any) -> Any:
     """The loss is multiplied by 9 on its way into backward."""
     native = trainer.accelerator.backward
@@ -137,6 +160,8 @@ def late_hook(trainer: Any) -> Any:
 WAYS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     # name: (what tampers, the aspect of the `BatchDrift` that stops it)
     "loss": (altered_loss, "weights"),
+    "value of the loss": (altered_value, "loss"),
+    "constant in the loss": (constant_term, "loss"),
     "backward": (altered_backward, "weights"),
     "mask": (altered_mask, "weights"),
     "advantages": (altered_advantages, "weights"),

@@ -37,7 +37,7 @@ def overridden(built: Any, cls: type) -> Any:
 
 class OwnLoop(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     def training_step(self, *arguments: Any, **options: Any) -> Any:
-        return super().training_step(*arguments, **options)
+        return super().training_step(*arguments, **options) * 1  # it does more than hand on
 
 
 def test_control_flow_of_a_subclass_is_refused_by_name_and_can_be_allowed(trainer: Callable[..., Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,15 +19,13 @@ from transformers import TrainerCallback
 from batchbridge import BatchDrift, CannotAttach, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_on_cpu.scripts import module_at
+from batchbridge_trl.engine import Enforcer
 from batchbridge_trl.releases import has_loss, lacks
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, undivided
 
 SCRIPT = Path(__file__).with_name("tampering.py")
-_spec = importlib.util.spec_from_file_location("trl_tampering", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-tampering = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tampering)
+tampering = module_at(SCRIPT, "trl_tampering")
 
 
 def losses(*names: str) -> list[str]:
@@ -205,7 +202,8 @@ def test_a_rollout_that_is_generated_anew_between_its_steps_ends_the_run(trainer
     class Forgetting(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step == 1:  # in the middle of the first rollout's two passes
-                built.get_train_dataloader()
+                (layer,) = [one for one in built.callback_handler.callbacks if isinstance(one, Enforcer)]
+                layer._rollouts.clear()
 
     built.add_callback(Forgetting())
     found = tampering.stopped(built)
@@ -363,8 +361,8 @@ def test_parameters_are_the_same_with_and_without_the_hooks(
         built = wrap(trainer(str(hooked), **tampering.RUN))
         if not hooked:
             monkeypatch.setattr("batchbridge.kit.measuring.Tap.watch", lambda tap, logprobs, rows: logprobs)
-            monkeypatch.setattr("batchbridge_trl.recording.StepLog.measure", lambda log: [])
-            monkeypatch.setattr("batchbridge_trl.recording.StepLog.check", lambda log, step, objections: None)
+            monkeypatch.setattr("batchbridge_trl.recording.TrlLayer.measure", lambda layer: [])
+            monkeypatch.setattr("batchbridge_trl.recording.TrlLayer.hold", lambda layer, objections: None)
         built.train()
         ends.append(flat_parameters(built.model))
     assert torch.equal(*ends)

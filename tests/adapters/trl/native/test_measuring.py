@@ -114,6 +114,108 @@ def test_a_term_that_the_objective_lacks_is_a_departure() -> None:
     assert max(row.departure for row in found) > 1e-3
 
 
+def value_of(tap: Tap, weights: torch.Tensor) -> tuple[float, float, float]:
+    """The value that a tap saw of its one loss, what its rows' losses give by these weights, and what rounding explains
+    of the distance."""
+    (found,), (value,) = tap.take(), tap.values
+    assert value is not None
+    expected = sum(float(weight) * row.loss for weight, row in zip(weights, found, strict=True))
+    size = sum(float(weight) * row.loss_size for weight, row in zip(weights, found, strict=True))
+    return value, expected, max(row.tolerance for row in found) * size
+
+
+@pytest.mark.parametrize(
+    "objective", SURROGATES, ids=lambda objective: f"{objective.surrogate}-{objective.kl_estimator}"
+)
+def test_the_value_of_a_loss_is_that_of_its_tokens_whatever_divides_it_later(objective: Objective) -> None:
+    weights = torch.tensor([0.25, 0.01, 7.0, 0.125])
+    for seed in range(10):
+        logprobs, planned = rows(objective, seed=seed)
+        for more, sound in ((0.0, True), (0.01, False)):
+            tap = Tap(objective)
+            loss = loss_of(objective, tap.leaf(logprobs, planned), planned, weights) + more
+            tap.returned(loss)
+            (loss / 4 * 2048).backward()
+            value, expected, room = value_of(tap, weights * 512)
+            assert (abs(value - expected) <= room) is sound, (seed, more, value, expected, room)
+
+
+def test_a_factor_on_the_value_alone_is_seen_and_terms_of_a_name_are_left_out() -> None:
+    logprobs, planned = rows(KL)
+    weights = torch.full((4,), 1 / 9)
+    for factor, bonus, sound in ((1.0, 0.0, True), (1.001, 0.0, False), (1.0, 0.25, True)):
+        tap = Tap(KL)
+        loss = loss_of(KL, tap.leaf(logprobs, planned), planned, weights)
+        loss = loss + (factor - 1) * loss.detach() + bonus
+        tap.returned(loss, beside=torch.tensor(bonus))
+        loss.backward()
+        value, expected, room = value_of(tap, weights)
+        assert (abs(value - expected) <= room) is sound
+
+
+def test_a_loss_that_is_weighed_below_it_has_the_value_so_weighed() -> None:
+    logprobs, planned = rows(PPO)
+    tap, weights = Tap(PPO), torch.full((4,), 1 / 9)
+    made = logprobs.clone().requires_grad_()
+    made.register_hook(lambda gradient: gradient * 3)
+    tap.watch(made, planned)
+    loss = loss_of(PPO, made, planned, weights)
+    tap.returned(loss, times=3.0)
+    loss.backward()
+    value, expected, room = value_of(tap, weights * 3)
+    assert abs(value - expected) <= room
+
+
+def test_a_straight_through_estimate_has_the_value_that_it_says() -> None:
+    through = dataclasses.replace(KL, kl_estimator="k3+")
+    logprobs, planned = rows(KL)
+    assert planned.reference is not None
+    weights = torch.full((4,), 1 / 9)
+    for valued, sound in ((KL, True), (None, False)):
+        tap = Tap(through, valued=valued)
+        leaf = tap.leaf(logprobs, planned)
+        loss = loss_of(through, leaf, planned, weights)
+        loss = loss - loss.detach() + loss_of(KL, leaf.detach(), planned, weights)
+        tap.returned(loss)
+        loss.backward()
+        value, expected, room = value_of(tap, weights)
+        assert (abs(value - expected) <= room) is sound
+
+
+def test_what_is_differentiated_where_nobody_can_reach_it_is_the_loss() -> None:
+    logprobs, planned = rows(PPO)
+    tap, weights = Tap(PPO), torch.full((4,), 1 / 9)
+    native = torch.autograd.backward
+    with tap.differentiating():
+        (loss_of(PPO, tap.leaf(logprobs, planned), planned, weights) * 7).backward()
+    assert torch.autograd.backward is native
+    value, expected, room = value_of(tap, weights * 7)
+    assert abs(value - expected) <= room
+
+
+def test_nobody_knows_the_loss_of_a_token_that_is_far_off_and_of_a_loss_that_nobody_said() -> None:
+    logprobs, planned = rows(PPO)
+    assert planned.old is not None
+    planned.old[3, 0] = logprobs[3, 0] - 25
+    tap = Tap(PPO)
+    loss_of(PPO, tap.leaf(logprobs, planned), planned, torch.ones(4)).backward()
+    (found,) = tap.take()
+    assert [math.isinf(row.loss_size) for row in found] == [False, False, False, True]
+    assert tap.values == [None]
+
+
+def test_a_loss_that_was_not_the_one_that_was_differentiated_is_no_number() -> None:
+    logprobs, planned = rows(PPO)
+    tap = Tap(PPO)
+    leaf = tap.leaf(logprobs, planned)
+    tap.returned(loss_of(PPO, leaf, planned, torch.ones(4)))
+    loss_of(PPO, leaf, planned, torch.ones(4)).backward()
+    tap.take()
+    (value,) = tap.values
+    assert value is not None
+    assert math.isnan(value)
+
+
 def test_a_micro_batch_without_backward_is_lost() -> None:
     logprobs, planned = rows(PPO)
     tap = Tap(PPO)

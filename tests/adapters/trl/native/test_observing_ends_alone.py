@@ -44,7 +44,7 @@ READERS: Mapping[str, tuple[Any, str]] = {
     "the log-probabilities": (TrlStepProbe, "_expecting_reference"),
     "a gradient, inside of backward": (measuring._MicroBatch, "arrive"),
     "the norm": (TrlStepProbe, "_clip"),
-    "the measuring": (recording.StepLog, "measure"),
+    "the measuring": (recording.TrlLayer, "measure"),
     "the writing": (Writer, "append"),
 }
 """Each kind of our reading code: where it stands."""

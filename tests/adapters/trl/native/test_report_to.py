@@ -199,7 +199,8 @@ def test_every_number_of_a_wrapped_run_is_recomputed(
 
 
 def test_a_rate_that_a_callback_wrote_departs_from_the_schedule(trainer: Callable[..., Any], tmp_path: Path) -> None:
-    built = wrap(trainer(num_train_epochs=1, lr_scheduler_type="constant"), ledger=tmp_path / "ledger")
+    built = trainer(num_train_epochs=1, lr_scheduler_type="constant")
+    wrap(built, ledger=tmp_path / "ledger", allow=["learning_rate"])
 
     class Doubles(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
@@ -313,3 +314,22 @@ def test_tensorboard_trackio_and_wandb_get_the_ledgers_numbers_of_all_ranks(tmp_
                 assert step["batchbridge/response_tokens"] == want["batchbridge/response_tokens"]
         assert all(0 <= share < 1 for share in saved)
         assert max(saved) > 0.1
+
+
+@pytest.mark.parametrize(("name", "factor"), [("lr", 1.5), ("weight_decay", 0.5), ("eps", 10)])
+def test_a_value_of_a_group_that_a_callback_wrote_ends_the_run_before_the_update(
+    trainer: Callable[..., Any], name: str, factor: float
+) -> None:
+    built = wrap(trainer(num_train_epochs=1, optim="adamw_torch", weight_decay=0.1, lr_scheduler_type="linear"))
+
+    class Writes(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+            if state.global_step == 1:
+                optimizer.param_groups[0][name] *= factor
+
+    built.add_callback(Writes())
+    with pytest.raises(BatchDrift) as caught:
+        built.train()
+    aspect = {"lr": "learning_rate", "eps": "optimizer_settings"}.get(name, name)
+    assert (caught.value.step, caught.value.aspect) == (1, aspect)
+    assert f'allow=("{aspect}",)' in str(caught.value)

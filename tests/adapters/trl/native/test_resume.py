@@ -326,28 +326,6 @@ def test_a_checkpoint_of_the_first_versions_resumes_with_the_settings_that_it_wa
         wrap(build(tmp_path / "other", learning_rate=1e-3)).train(resume_from_checkpoint=str(checkpoint))
 
 
-LOST = {
-    "batchbridge/rank-00000.pt": "rank 0's file batchbridge/rank-00000.pt is missing",
-    "batchbridge.json": "batchbridge.json is missing",
-    "trainer_state.json": "trainer_state.json is missing",
-}
-
-
-@pytest.mark.parametrize("lost", LOST)
-def test_a_checkpoint_without_one_of_its_files_is_called_unfinished(
-    whole: tuple[Path, torch.Tensor], tmp_path: Path, lost: str
-) -> None:
-    for name in ("checkpoint-9", "checkpoint-17"):
-        shutil.copytree(whole[0] / "run" / "checkpoint-17", tmp_path / "run" / name)
-    (tmp_path / "run" / "checkpoint-17" / lost).unlink()
-    reason = f"{LOST[lost]}: the checkpoint was not finished when the run was killed; resume from .*checkpoint-9"
-    with pytest.raises(CannotAttach, match=reason):
-        wrap(build(tmp_path / "run")).train(resume_from_checkpoint=True)
-    shutil.rmtree(tmp_path / "run" / "checkpoint-9")
-    with pytest.raises(CannotAttach, match="no whole one lies beside it: start the run anew"):
-        wrap(build(tmp_path / "run")).train(resume_from_checkpoint=True)
-
-
 def test_a_node_that_has_its_own_ranks_files_alone_resumes_as_it_was_and_not_otherwise(
     whole: tuple[Path, torch.Tensor], tmp_path: Path
 ) -> None:
@@ -395,10 +373,8 @@ built.train()"""
     )
     assert crashed.returncode == -9, crashed.stderr[-2000:]
     resumed = wrap(build(tmp_path / "run"), ledger=tmp_path / "ledger")
-    with pytest.raises(CannotAttach, match=r"trainer_state.json is missing: .* resume from .*checkpoint-8"):
+    with pytest.warns(UserWarning, match=r"trainer_state.json is missing. it goes on from .*checkpoint-8"):
         resumed.train(resume_from_checkpoint=True)
-    resumed = wrap(build(tmp_path / "run"), ledger=tmp_path / "ledger")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-8"))
     assert torch.equal(flat_parameters(resumed.model), whole[1])
     compared = diff(whole[0] / "ledger", tmp_path / "ledger", exact=True)
     assert compared.equal, compared.text()

@@ -21,8 +21,8 @@ from batchbridge.ledger import read_steps
 from batchbridge.ledger.reading import Ledger
 from batchbridge.ledger.summary import summarise
 from batchbridge.testing.tiny import tiny_policy
-from batchbridge_trl.checkpoints import FOLDER
 from batchbridge_trl.compute_time import Clock
+from batchbridge_trl.finished import FOLDER
 from batchbridge_trl.testing import flat_parameters
 
 SCRIPT = Path(__file__).parent / "shares_run.py"

@@ -118,7 +118,7 @@ def test_a_rank_that_is_killed_while_it_saves_leaves_the_checkpoint_before(
     assert not (unfinished / "trainer_state.json").exists()
     one_rank = TWO_RANKS.RUN | {"gradient_accumulation_steps": 4, "steps_per_generation": 8}
     reason = (
-        r"rank 1's file batchbridge/rank-00001\.pt is missing: the checkpoint was not finished when the run was "
+        r"batchbridge\.json is missing: the checkpoint was not finished when the run was "
         r"killed; resume from .*saving/checkpoint-8"
     )
     with pytest.raises(CannotAttach, match=reason):
@@ -192,6 +192,7 @@ def test_negative_control_rows_of_one_rank_alone_are_refused(
     shutil.copytree(folder / case / "2" / "whole" / checkpoint.name, checkpoint)
     saved = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     (checkpoint / STATE_FILE).write_text(json.dumps(saved | {"ranks": 1}), encoding="utf-8")
+    (checkpoint / "rng_state_0.pth").rename(checkpoint / "rng_state.pth")
     arguments = TWO_RANKS.DESCENT | common | own[1] | {"max_steps": step + 2}
     budget = arguments.pop("tokens_per_device", None)
     built = wrap(TWO_RANKS.build(tmp_path / "out", **arguments), tokens_per_device=budget)
@@ -206,6 +207,7 @@ def test_what_one_rank_refuses_is_refused_on_every_rank(tmp_path: Path) -> None:
     for found in ranks:
         for case, (_, name) in TWO_RANKS.ONE_RANK.items():
             assert list(found[case]) == [name], (case, found[case])
-            assert name == "ranks_differ" or found[case][name].startswith("on rank 1: "), found[case]
+            assert name in ("ranks_differ", "data") or found[case][name].startswith("on rank 1: "), found[case]
         assert "dataset_size is 6 on rank 0, 4 on rank 1" in found["fewer prompts"]["ranks_differ"]
+        assert "rank 1 has other prompts than rank 0 (all 6" in found["prompts in another order"]["data"]
         assert found["sound"]["steps"] == "3"

@@ -114,17 +114,20 @@ def test_verify_sees_what_accelerate_divides_once_more(trainer: Callable[..., An
 
 
 @pytest.mark.parametrize(
-    ("aspect", "arguments"),
+    ("aspect", "arguments", "asked"),
     [
-        ("order", {**ONE_STEP, "shuffle_dataset": True}),
-        ("membership", {**ONE_STEP, "steps_per_generation": 4, "prompts": 8}),  # none is left over, which 0.18 counts
-        ("weights", {**ONE_STEP, "loss_type": "bnpo"}),
+        # Another seed is asked for than the trainer's: what is held is the plan, and not TRL's own order.
+        ("order", {**ONE_STEP, "shuffle_dataset": True}, {"order.seed": 5}),
+        ("membership", ONE_STEP, {"optimizer_step.completions_per_step": 4, "horizon.optimizer_steps": 6}),
+        ("weights", {**ONE_STEP, "loss_type": "bnpo"}, {}),
     ],
 )
 def test_verify_raises_at_the_first_departing_step(
-    trainer: Callable[..., Any], aspect: str, arguments: dict[str, Any]
+    trainer: Callable[..., Any], aspect: str, arguments: dict[str, Any], asked: dict[str, Any]
 ) -> None:
-    built = wrap(trainer(**arguments), mode="verify")
+    built = trainer(**arguments)
+    spec = wrap(built, mode="observe").batchbridge.request.spec
+    wrap(built, like=spec.replace(**asked), mode="verify")
     before = flat_parameters(built.model)
     with pytest.raises(BatchDrift, match=aspect) as drift:
         built.train()

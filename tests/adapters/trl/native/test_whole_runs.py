@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -202,8 +203,10 @@ def test_a_ledger_that_a_second_run_cannot_begin_ends_it_before_a_rollout(
 ) -> None:
     built = wrap(trainer(num_train_epochs=1, **STEP), ledger=tmp_path / "ledger")
     built.train()
+    shutil.rmtree(tmp_path / "ledger")
+    (tmp_path / "ledger").write_text("a file in its place")
     built._generate_and_score_completions = None
-    with pytest.raises(LedgerError, match="exists already, and this run starts anew"):
+    with pytest.raises(LedgerError, match="ledger"):
         built.train()
 
 
@@ -227,6 +230,26 @@ def test_a_run_that_is_stopped_early_ends_in_order(trainer: Callable[..., Any], 
     assert built.state.global_step == 2
     assert [record["step"] for record in read_steps(tmp_path / "ledger")] == [0, 1]
     assert not any(parameter._backward_hooks for parameter in built.model.parameters()), "no hook stays behind"
+
+
+def test_a_callback_that_asks_for_the_loader_disturbs_nothing(trainer: Callable[..., Any]) -> None:
+    """For its length, as a bar of progress does: the rollouts in use were forgotten then, and generated anew."""
+
+    lengths = []
+
+    class Asks(TrainerCallback):  # type: ignore[misc]
+        """A bar of progress."""
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            lengths.append(len(asked.get_train_dataloader()))
+
+    several = {**STEP, "num_iterations": 2, "steps_per_generation": 4, "num_train_epochs": 1, "learning_rate": 0.1}
+    plain, asked = wrap(trainer("plain", **several)), wrap(trainer("asked", **several))
+    asked.add_callback(Asks())
+    plain.train()
+    asked.train()
+    assert len(lengths) == asked.state.global_step > 2
+    assert torch.equal(flat_parameters(plain.model), flat_parameters(asked.model))
 
 
 # ---- changes after `wrap`

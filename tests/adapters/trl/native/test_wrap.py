@@ -184,9 +184,7 @@ def test_a_wrap_that_fails_at_its_end_leaves_no_callback(
 ) -> None:
     built = trainer()
     before = [*built.callback_handler.callbacks]
-    place = (
-        "batchbridge_trl.runtime._not_replayed" if mode == "enforce" else "batchbridge_trl.observe.TrlObserver.detach"
-    )
+    place = "batchbridge_trl.notes.not_replayed" if mode == "enforce" else "batchbridge_trl.observe.TrlObserver.close"
     fails = property(lambda self: self.no_such_attribute) if mode == "observe" else lambda trainer: trainer.no_such
     monkeypatch.setattr(place, fails)
     with pytest.raises(CannotAttach, match="seam"):
@@ -394,9 +392,11 @@ def test_experts_on_different_ranks_are_refused(trainer: Callable[..., Any]) -> 
 
 
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["images"]) == {
-        "allow": "images cannot be allowed; what can: not_sharded, router_loss, unproven_code"
-    }
+    known = (
+        "advantages, data, gradient_transform, learning_rate, not_sharded, optimizer_settings, own_term, "
+        "prepare_inputs, router_loss, train_dataloader, train_sampler, unproven_code, weight_decay"
+    )
+    assert refused(trainer(), allow=["images"]) == {"allow": f"images cannot be allowed; what can: {known}"}
 
 
 @pytest.mark.parametrize(

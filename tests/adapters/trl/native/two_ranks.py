@@ -436,12 +436,17 @@ def _fewer_prompts(built: Any) -> None:
     built.train_dataset = built.train_dataset.select(range(4))
 
 
+def _another_order(built: Any) -> None:
+    built.train_dataset = built.train_dataset.shuffle(seed=1)
+
+
 ONE_RANK: dict[str, tuple[Any, str]] = {
     # What is done to rank 1's trainer alone: how, and the name of the reason on every rank.
     "another loss": (_sevenfold, "weight_probe"),
     "a loss that fails": (_failing, "weight_probe"),
     "a dataset without a length": (_without_length, "iterable_dataset"),
     "fewer prompts": (_fewer_prompts, "ranks_differ"),
+    "prompts in another order": (_another_order, "data"),
 }
 
 

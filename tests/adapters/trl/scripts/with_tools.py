@@ -14,4 +14,5 @@ def look_up(word: str) -> str:
 
 if __name__ == "__main__":
     script, args, model = trl.TrlParser((trl.ScriptArguments, trl.GRPOConfig, trl.ModelConfig)).parse_args_and_config()
-    trl.GRPOTrainer(model.model_name_or_path, len, args=args, train_dataset=script.dataset_name, tools=[look_up])
+    tools = [look_up]
+    trl.GRPOTrainer(model.model_name_or_path, len, args=args, train_dataset=script.dataset_name, tools=tools).train()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gradients import CASES, PROMPTS, SPLITS, STEPS, Bench, measured, spec_of
+from gradients import CASES, PROMPTS, SPLITS, STEPS, Bench, measured, spec_of, told
 from tampering import TAMPERED, as_it_was, forward, last_rank
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 
@@ -85,7 +85,7 @@ def arriving(bench: Bench, made: Made, *, weighs: bool) -> None:
         data["response_mask"] = torch.nested.as_nested_tensor(masks, layout=torch.jagged)
         if weighs:
             data["rollout_is_weights"] = torch.nested.as_nested_tensor(weights, layout=torch.jagged)
-        return native(data)
+        return native(told(data))
 
     bench.worker.train_mini_batch = train_mini_batch
 
@@ -202,7 +202,7 @@ def from_the_sampler(bench: Bench, factor: float = 1.0) -> None:
     def train_mini_batch(data: Any) -> Any:
         data["rollout_log_probs"] = data["old_log_probs"].clone()
         data["old_log_probs"] = data["old_log_probs"] * factor
-        return native(data)
+        return native(told(data))
 
     bench.worker.train_mini_batch = train_mini_batch
 

@@ -15,7 +15,10 @@ import torch
 torch.set_num_threads(1)
 
 from batchbridge.errors import BatchDrift
+from batchbridge.kit.carried_rows import told_by_batch
+from batchbridge.kit.identified_rows import POSITION, SAMPLE
 from batchbridge.kit.ranks import layout
+from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.versions import holds
 from batchbridge.kit.workers import Orders
 from batchbridge.meaning.plan import Plan
@@ -23,6 +26,7 @@ from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge_on_cpu.steps import PROMPTS, Case, Steps, bar, spec_of
 from batchbridge_on_cpu.verl.workers import batch, full_gradient, training_worker
+from batchbridge_verl.columns import CARRIED
 from batchbridge_verl.driver import together
 from batchbridge_verl.engine import install, probe, remove
 from batchbridge_verl.terms import KL_CLAMP, LOSS_MODES, aggregations_of
@@ -179,7 +183,7 @@ class Bench(Steps):
             **split,
             **more,
         )
-        return self.worker.train_mini_batch(self.sent(data, rows))
+        return self.worker.train_mini_batch(told(self.sent(data, rows)))
 
     def filler(self, samples: Sequence[Sample]) -> Sample | None:
         """A filler row's sample; None: that of `batch`."""
@@ -196,7 +200,7 @@ class Bench(Steps):
             "policy_loss.loss_mode": case.loss_mode,
             **case.settings,
         }
-        told: dict[str, Any] = {"mode": "enforce", "ledger": ledger, "ticks": 10, "padding": self.padding, **more}
+        own: dict[str, Any] = {"mode": "enforce", "ledger": ledger, "ticks": 10, "padding": self.padding}
         return Orders(
             spec=spec,
             dataset_size=PROMPTS,
@@ -204,8 +208,17 @@ class Bench(Steps):
             framework_version=VERSION,
             start_id="test",
             settings=settings,
-            **told,
+            **{**own, "temperature": 1.0, **more},
         )
+
+
+def told(data: Any) -> Any:
+    """The batch with the digests of its rows, as the trainer's process makes them."""
+    from verl.utils import tensordict_utils as tu
+
+    digests = told_by_batch(data, CARRIED, data[POSITION].tolist(), data[SAMPLE].tolist())
+    tu.assign_non_tensor(data, **{ROW_DIGESTS: digests})
+    return data
 
 
 def wrapped(bench: Bench, cases: Sequence[Case] = CASES) -> list[dict[str, Any]]:

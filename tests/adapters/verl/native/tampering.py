@@ -43,6 +43,11 @@ def altered(how: str, native: Any, *, config: Any, model_output: Any, data: Any,
     return value * factor, metrics
 
 
+def with_own_term(module: Any, native: Any, **given: Any) -> Any:
+    value, metrics = native(**given)
+    return value + sum(one.square().sum() for one in module.parameters() if one.requires_grad), metrics
+
+
 def lost_loss(*, config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
     return torch.zeros((), requires_grad=True), {}
 
@@ -82,6 +87,7 @@ def losses(bench: Bench) -> dict[str, str]:
     native = bench.worker.loss_fn.func
     ways = ("itself", "times seven", "over its own tokens", "mean over rows")
     found = {how: refused(bench, functools.partial(altered, how, native)) for how in ways}
+    found["a term of its own"] = refused(bench, functools.partial(with_own_term, bench.worker.engine.module, native))
     found["no gradient"], found["does not run"] = refused(bench, lost_loss), refused(bench, broken_loss)
     with library_altered():
         found["library altered"] = refused(bench, native)
@@ -124,6 +130,21 @@ def loss_times_seven(bench: Bench) -> None:
     native = bench.worker.loss_fn
     if last_rank(bench):
         bench.worker.loss_fn = functools.partial(altered, "times seven", native.func, **native.keywords)
+
+
+def value_altered(how: str) -> Tamper:
+    """A tampering: the loss has its own gradient, and another value."""
+
+    def another(native: Any, **given: Any) -> Any:
+        value, metrics = native(**given)
+        return value + {"times 1.001": 0.001 * value.detach(), "a constant": 0.1}[how], metrics
+
+    def tamper(bench: Bench) -> None:
+        native = bench.worker.loss_fn
+        if last_rank(bench):
+            bench.worker.loss_fn = functools.partial(another, native.func, **native.keywords)
+
+    return tamper
 
 
 def mask_touched(bench: Bench) -> None:
@@ -206,19 +227,87 @@ def gradients_shrunk(bench: Bench) -> None:
     bench.hooks.append(bench.worker.engine.optimizer.register_step_pre_hook(lambda *_: scaled(bench, 0.5)))
 
 
+def of_one_matrix(bench: Bench, change: Callable[[torch.Tensor], None]) -> None:
+    """Of one matrix, after backward."""
+    named = bench.worker.engine.module.named_parameters()
+    matrix = next(parameter for name, parameter in named if "down_proj.weight" in name)
+
+    def before(*_: Any) -> None:
+        change(getattr(matrix.grad, "_local_tensor", matrix.grad))
+
+    bench.hooks.append(bench.worker.engine.optimizer.register_step_pre_hook(before))
+
+
+def one_matrix(bench: Bench) -> None:
+    """Times 1.05."""
+    of_one_matrix(bench, lambda gradient: gradient.mul_(1.05))
+
+
+def rows_of_matrix_exchanged(bench: Bench) -> None:
+    """Two rows of it are exchanged, on every rank in its own part."""
+
+    def change(gradient: torch.Tensor) -> None:
+        gradient[[0, 1]] = gradient[[1, 0]]
+
+    of_one_matrix(bench, change)
+
+
+def hooked(bench: Bench) -> None:
+    """A hook on every weight that a forward pass uses."""
+    seen: set[int] = set()
+
+    def hook_weights(module: Any, _: Any) -> None:
+        for name in list(module._parameters):
+            weight = getattr(module, name)
+            if torch.is_grad_enabled() and weight is not None and weight.requires_grad and id(weight) not in seen:
+                seen.add(id(weight))
+                bench.hooks.append(weight.register_hook(lambda gradient: 0.1 * gradient))
+
+    for module in bench.worker.engine.module.modules():
+        if module._parameters:
+            bench.hooks.append(module.register_forward_pre_hook(hook_weights))
+
+
+RAISED = 0.015
+"""What `rate_raised` adds to the rate, which is 0 in a warm-up's first step."""
+
+
+def decay_changed(bench: Bench) -> None:
+    """Another weight decay, as by a function that someone calls between steps."""
+    for group in bench.worker.engine.optimizer.param_groups:
+        bench.hooks.append(_Restored(group, "weight_decay"))
+        group["weight_decay"] += 0.5
+
+
+def betas_changed(bench: Bench) -> None:
+    """Other betas, of one group."""
+    group = bench.worker.engine.optimizer.param_groups[0]
+    bench.hooks.append(_Restored(group, "betas"))
+    group["betas"] = (0.5, 0.5)
+
+
+class _Restored:
+    """A value of a dictionary, which `remove` brings back."""
+
+    def __init__(self, values: dict[str, Any], name: str) -> None:
+        self._values, self._name, self._was = values, name, values[name]
+
+    def remove(self) -> None:
+        self._values[self._name] = self._was
+
+
 def rate_raised(bench: Bench) -> None:
     """Another learning rate for one update, set when the step has begun; the gradient is the plan's."""
-    optimizer, native = (
-        bench.worker.engine.optimizer,
-        [group["lr"] for group in bench.worker.engine.optimizer.param_groups],
-    )
+    optimizer = bench.worker.engine.optimizer
+    native = [group["lr"] for group in optimizer.param_groups]
 
-    def rates(factor: float) -> None:
+    def rates(more: float) -> None:
         for group, rate in zip(optimizer.param_groups, native, strict=True):
-            group["lr"] = factor * rate
+            group["lr"] = rate + more
 
-    bench.hooks.append(optimizer.register_step_pre_hook(lambda *_: rates(1.5)))
-    bench.hooks.append(optimizer.register_step_post_hook(lambda *_: rates(1.0)))
+    bench.hooks += [_Restored(group, "lr") for group in optimizer.param_groups]  # also where the update is stopped
+    bench.hooks.append(optimizer.register_step_pre_hook(lambda *_: rates(RAISED)))
+    bench.hooks.append(optimizer.register_step_post_hook(lambda *_: rates(0.0)))
 
 
 def own_update(bench: Bench) -> None:
@@ -233,9 +322,66 @@ def own_update(bench: Bench) -> None:
     engine.optimizer_step = optimizer_step
 
 
+def sent(bench: Bench, change: Callable[[Any], None]) -> None:
+    """In the way of a batch, between the trainer's process and the worker, on the last rank."""
+    native = bench.worker.train_mini_batch
+
+    def train_mini_batch(data: Any) -> Any:
+        change(data)
+        return native(data)
+
+    if last_rank(bench):
+        bench.worker.train_mini_batch = train_mini_batch
+
+
+def column_sent(name: str, change: Callable[[torch.Tensor], None]) -> Tamper:
+    """A tampering: a column of the batch on its way."""
+    return lambda bench: sent(bench, lambda data: change(data[name].values()))
+
+
+def rows_exchanged(bench: Bench) -> None:
+    """The advantages of two rows, each with the length that the other one has."""
+
+    def exchange(data: Any) -> None:
+        first, second, *others = data["advantages"].unbind()
+        made = [torch.full_like(first, float(second[0])), torch.full_like(second, float(first[0])), *others]
+        data["advantages"] = torch.nested.as_nested_tensor(made, layout=torch.jagged)
+
+    sent(bench, exchange)
+
+
+def other_token(values: torch.Tensor) -> None:
+    values[1] = values[1] % 50 + 3
+
+
+def tokens_of_the_model(bench: Bench) -> None:
+    """In the worker: what the policy is run on."""
+
+    def change(native: Any, micro_batch: Any, options: dict[str, Any]) -> Any:
+        other_token(micro_batch["input_ids"].values())
+        return native(micro_batch, **options)
+
+    if last_rank(bench):
+        forward(bench, change)
+
+
+def hotter(bench: Bench) -> None:
+    """In the worker: another temperature for the log-probabilities."""
+    from verl.utils import tensordict_utils as tu
+
+    def change(native: Any, micro_batch: Any, options: dict[str, Any]) -> Any:
+        tu.assign_non_tensor(micro_batch, temperature=1.05)
+        return native(micro_batch, **options)
+
+    if last_rank(bench):
+        forward(bench, change)
+
+
 TAMPERS: dict[str, Tamper] = {
     "nothing": lambda bench: None,
     "the loss": loss_times_seven,
+    "the value of the loss": value_altered("times 1.001"),
+    "a constant in the loss": value_altered("a constant"),
     "the mask": mask_touched,
     "the advantages": advantages_touched,
     "a micro-batch that is detached": gradient_detached,
@@ -243,7 +389,17 @@ TAMPERS: dict[str, Tamper] = {
     "a micro-batch's gradient": gradient_dropped,
     "the gradient after backward": gradients_multiplied,
     "the gradient after clipping": gradients_shrunk,
+    "one matrix after backward": one_matrix,
+    "one matrix's rows": rows_of_matrix_exchanged,
+    "a hook on all weights": hooked,
     "the update": own_update,
+    "advantages on their way": column_sent("advantages", lambda values: values.mul_(1.05)),
+    "advantages that are exchanged": rows_exchanged,
+    "old log-probabilities on their way": column_sent("old_log_probs", lambda values: values.add_(0.05)),
+    "log-probabilities of the reference on their way": column_sent("ref_log_prob", lambda values: values.add_(0.05)),
+    "tokens on their way": column_sent("input_ids", other_token),
+    "the tokens that the policy is run on": tokens_of_the_model,
+    "the temperature": hotter,
 }
 
 
@@ -264,12 +420,14 @@ def as_it_was(bench: Bench) -> Any:
             vars(target).update(attributes)
 
 
-def tampered(bench: Bench, tamper: Tamper, *, mode: str = "enforce", ledger: Path | None = None) -> dict[str, Any]:
+def tampered(
+    bench: Bench, tamper: Tamper, *, mode: str = "enforce", ledger: Path | None = None, allow: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Step 2 as it is, then step 3 with a hand in it: what is said, on every rank, and how many updates there were."""
     case = CASES[0]
     spec = spec_of(case, "token_mean")
     plan, before, said, step = Plan(spec, PROMPTS), bench.updates, "", None
-    install(bench.worker, bench.orders(spec, case, ledger=ledger, mode=mode))
+    install(bench.worker, bench.orders(spec, case, ledger=ledger, mode=mode, allow=frozenset(allow)))
     probe(bench.worker)
     try:
         with as_it_was(bench):
@@ -357,11 +515,12 @@ def lora(folder: Path) -> dict[str, Any]:
     words = {"lora_rank": 4, "lora_alpha": 8, "target_modules": "all-linear"}
     bench = Bench(folder, *(f"actor_rollout_ref.model.{name}={value}" for name, value in words.items()))
     install(bench.worker, bench.orders(spec_of(CASES[0], "token_mean"), CASES[0]))
-    changed = [change.attribute for change in bench.worker.batchbridge._patches.changes]
+    compared = bench.worker.batchbridge._watch._sketches.names
     remove(bench.worker)
     names = ("nothing", "the loss", "a micro-batch's gradient", "the gradient after backward")
     return {
-        "witness": next(name for name in changed if "lora" in name),
+        "compared": len(compared),
+        "not lora": [name for name in compared if "lora" not in name],
         **{name: tampered(bench, TAMPERS[name]) for name in names},
     }
 
@@ -401,9 +560,13 @@ def tampering(bench: Bench, folder: Path) -> dict[str, Any]:
         found["clipped"] = {name: tampered(bench, TAMPERS[name]) for name in ("nothing", "the gradient after clipping")}
     found["verify"] = {name: tampered(bench, tamper, mode="verify") for name, tamper in TAMPERS.items()}
     found["observe"] = tampered(bench, loss_times_seven, mode="observe", ledger=folder / "observed")
-    found["rate"] = tampered(bench, rate_raised, ledger=folder / "rate")
+    found["rate"] = tampered(bench, rate_raised)
+    found["decay"] = tampered(bench, decay_changed)
+    found["betas"] = tampered(bench, betas_changed)
     found["unreadable"] = tampered(bench, unreadable, mode="observe", ledger=folder / "unreadable")
     found["v0"] = v0(bench)
+    # Last, since the policy moves: any other update has the rate 0.
+    found["rate, allowed"] = tampered(bench, rate_raised, ledger=folder / "rate", allow=("learning_rate",))
     found["lora"] = lora(folder)
     if bench.ranks == 1:  # on two, torch's FSDP1 gives other gradients from run to run without a GPU
         found["flat"] = flat(folder)

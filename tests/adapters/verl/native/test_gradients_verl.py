@@ -170,6 +170,12 @@ def test_a_loss_that_does_not_weigh_as_the_plan_does_is_refused_at_attach(
     assert why in said
 
 
+def test_a_loss_with_a_term_of_its_own_is_refused_by_that_name(
+    measured: Callable[[int], dict[str, Any]], ranks: int
+) -> None:
+    assert measured(ranks)["tampering"]["losses"]["a term of its own"] == "own_term: "
+
+
 def test_another_loss_that_weighs_as_the_plan_does_is_taken_and_probing_it_leaves_no_trace(
     measured: Callable[[int], dict[str, Any]], ranks: int
 ) -> None:
@@ -179,14 +185,26 @@ def test_another_loss_that_weighs_as_the_plan_does_is_taken_and_probing_it_leave
 
 TAMPERED = {
     "the loss": r"weights: a response token of .* weighs 0\.(1|09)\d*, 7 times what the plan says",
+    "the value of the loss": r"loss: micro-batch . of the step on rank . has a loss of .* add up to .* by the plan's",
+    "a constant in the loss": r"loss: micro-batch . of the step on rank . has a loss of .* an added term",
     "the mask": "weights: the gradient at the log-probabilities of .* is not the one",
     "the advantages": "weights: a response token of .*, 1.01 times what the plan says",
     "a micro-batch that is detached": "gradient: micro-batch 0 of . was computed, but no gradient came back to it",
     "a micro-batch that is left out": "gradient: of the step's . rows on this rank, . reached the loss",
-    "a micro-batch's gradient": "gradient: the gradient that the optimizer finds is not what the micro-batches gave",
-    "the gradient after backward": "gradient: the optimizer finds 3 times the gradient that the micro-batches gave",
-    "the gradient after clipping": "gradient: the optimizer finds 0.5 times the gradient that the micro-batches gave",
-    "the update": "gradient: the optimizer finds 1.001 times the gradient that the micro-batches gave",
+    "a micro-batch's gradient": r"gradient: the gradients that the optimizer finds of .* \(another direction\)",
+    "the gradient after backward": r"gradient: the gradients that the optimizer finds of .* \(3 times\)",
+    "the gradient after clipping": r"gradient: the gradients that the optimizer finds of .* \(0.5 times\)",
+    "one matrix after backward": r"gradient: .* finds of 1 of .*down_proj.weight \(1.05 times\): changed after",
+    "one matrix's rows": r"gradient: .* finds of 1 of .*down_proj.weight \(another direction\): changed after",
+    "a hook on all weights": r"gradient: .* \(0.1 times\)",
+    "the update": r"gradient: the gradients that the optimizer finds of .* \(1.001 times\)",
+    "advantages on their way": "inputs: advantages of prompt . sample . is not what the trainer's process sent",
+    "advantages that are exchanged": "inputs: advantages of prompt . sample . is not what the trainer's process sent",
+    "old log-probabilities on their way": "inputs: old_log_probs of prompt . sample . is not what",
+    "log-probabilities of the reference on their way": "inputs: ref_log_prob of prompt . sample . is not what",
+    "tokens on their way": "inputs: input_ids of prompt . sample . is not what the trainer's process sent",
+    "the tokens that the policy is run on": "inputs: the model was run with another input_ids than prompt . sample .",
+    "the temperature": "inputs: the model was run with another temperature than prompt . sample . has",
 }
 
 
@@ -213,7 +231,8 @@ def test_gradients_that_are_clipped_are_told_from_gradients_that_are_shrunk(
 ) -> None:
     result = measured(ranks)["tampering"]["clipped"]["the gradient after clipping"]
     assert (result["step"], result["updates"]) == (3, 1), result
-    assert "the optimizer finds 0.5 times the gradient" in result["said"]
+    assert "(0.5 times)" in result["said"]
+    assert "another direction" not in result["said"]
 
 
 def test_observing_writes_down_the_weights_of_a_loss_that_is_altered(
@@ -226,12 +245,22 @@ def test_observing_writes_down_the_weights_of_a_loss_that_is_altered(
     assert max(after["weights"]) == pytest.approx(7 / 70)
 
 
+def test_a_value_of_a_group_that_someone_else_writes_departs_before_the_update(
+    measured: Callable[[int], dict[str, Any]], ranks: int
+) -> None:
+    found = measured(ranks)["tampering"]
+    for name, aspect in {"rate": "learning_rate", "decay": "weight_decay", "betas": "optimizer_settings"}.items():
+        assert found[name]["said"].startswith(f"optimizer step 3 departs from the plan in its {aspect}: group 0")
+        assert f'allow=("{aspect}",)' in found[name]["said"]
+        assert (found[name]["step"], found[name]["updates"]) == (3, 1)
+
+
 def test_the_ledger_has_the_learning_rate_that_was_applied(
     measured: Callable[[int], dict[str, Any]], folder: Callable[[int], Path], ranks: int
 ) -> None:
-    assert measured(ranks)["tampering"]["rate"] == {"said": "", "step": None, "updates": 2}
+    assert measured(ranks)["tampering"]["rate, allowed"] == {"said": "", "step": None, "updates": 2}
     (_, planned), (_, applied) = (read_steps(folder(ranks) / name) for name in ("observed", "rate"))
-    assert applied["learning_rate"] == pytest.approx(1.5 * planned["learning_rate"])
+    assert applied["learning_rate"] == pytest.approx(planned["learning_rate"] + 0.015)
 
 
 def test_a_field_that_is_not_there_ends_the_observing_and_not_the_run(
@@ -246,16 +275,18 @@ def test_a_field_that_is_not_there_ends_the_observing_and_not_the_run(
 
 
 @pytest.mark.parametrize("tampering", ["the loss", "a micro-batch's gradient", "the gradient after backward"])
-def test_a_policy_of_lora_matrices_is_watched_by_one_of_them(
+def test_a_policy_of_lora_matrices_is_compared_in_them_alone(
     measured: Callable[[int], dict[str, Any]], ranks: int, tampering: str
 ) -> None:
     found = measured(ranks)["tampering"]["lora"]
-    assert "lora_B" in found["witness"], "the other matrix has no gradient in the first step"
+    assert found["compared"] > 1
+    assert found["not lora"] == []
+    assert found["nothing"] == {"said": "", "step": None, "updates": 2}
     assert (found[tampering]["step"], found[tampering]["updates"]) == (3, 1), found[tampering]
 
 
 @pytest.mark.parametrize("tampering", ["the loss", "a micro-batch's gradient", "the gradient after backward"])
-def test_a_policy_under_fsdp1_is_watched_by_a_part_of_a_flat_parameter(
+def test_a_policy_under_fsdp1_is_compared_by_its_parts_of_flat_parameters(
     measured: Callable[[int], dict[str, Any]], tampering: str
 ) -> None:
     found = measured(1)["tampering"]["flat"]

@@ -78,7 +78,8 @@ def test_positive_control_verl_alone_meets_the_bar_on_packed_rows(
 def test_a_loss_is_probed_on_packed_rows(measured: Callable[[str], dict[str, Any]], layout: str) -> None:
     said = measured(layout)["tampering"]["losses"]
     assert said.pop("itself") == ""
-    assert len(said) == 6
+    assert len(said) == 7
+    assert said.pop("a term of its own").startswith("own_term: ")
     for why in said.values():
         assert why.startswith("weight_probe: ")
 
@@ -87,10 +88,10 @@ TAMPERED = {
     "the loss": r"weights: a response token of .* weighs 0\.\d*, 7 times what the plan says",
     "the mask": "weights: the gradient at the log-probabilities of .* is not the one",
     "the advantages": r"weights: a response token of .*, 1\.01 times what the plan says",
-    "a micro-batch's gradient": "gradient: the gradient that the optimizer finds is not what the micro-batches gave",
-    "the gradient after backward": "gradient: the optimizer finds 3 times the gradient that the micro-batches gave",
-    "the gradient after clipping": r"gradient: the optimizer finds 0\.5 times the gradient",
-    "the update": r"gradient: the optimizer finds 1\.001 times the gradient that the micro-batches gave",
+    "a micro-batch's gradient": r"gradient: the gradients that the optimizer finds of .* \(another direction\)",
+    "the gradient after backward": r"gradient: the gradients that the optimizer finds of .* \(3 times\)",
+    "the gradient after clipping": r"gradient: .* \(0\.5 times\)",
+    "the update": r"gradient: .* \(1\.001 times\)",
 }
 
 

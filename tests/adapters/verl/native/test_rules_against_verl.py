@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import inspect
 import io
 import re
@@ -18,6 +17,7 @@ from omegaconf import OmegaConf
 from batchbridge.contract.reading import Context
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
+from batchbridge_on_cpu.scripts import module_at
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.rules import RULES, VALIDATED
 from batchbridge_verl.settings import holds
@@ -32,10 +32,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # verl's dependencies deprec
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("validator", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(SCRIPT, "validator")
 
 
 RETIRED = {rule.code for rule in RULES if rule.retired}

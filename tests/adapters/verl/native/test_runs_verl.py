@@ -29,6 +29,7 @@ import torch
 from batchbridge.kit import Row, token_weights
 from batchbridge.kit.versions import holds
 from batchbridge.ledger import diff, read_headers, read_steps
+from batchbridge.ledger.verifying import verify
 from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
@@ -844,11 +845,14 @@ def test_a_short_last_rollout_is_trained_as_planned(place: Path) -> None:
 
 
 @pytest.mark.by_hand
-def test_verifying_ends_the_native_run_before_the_first_step_that_departs(place: Path) -> None:
-    verified = run(place / "k", 1, THREE, options=("--mode", "verify"), BATCHBRIDGE_JITTER_SEED="1")
-    assert verified.code != 0
-    assert "optimizer step 0 departs from the plan" in verified.text
-    assert set(verified.weights) == {0}
+def test_verifying_lets_the_stock_run_pass_in_verls_own_order_and_the_order_of_arrival(place: Path) -> None:
+    """Its rollouts have other prompts than the plan's; a rollout's completions are dealt out as they arrive."""
+    stock = run(place / "k", 1, THREE, options=("--mode", "verify"), BATCHBRIDGE_JITTER_SEED="1")
+    assert stock.code == 0, stock.text[-20000:]
+    found = verify(stock.ledger)
+    assert (found.departed, found.decided) == (0, True)
+    plan = plan_of(stock)
+    assert any(members(step) != planned_members(plan, step["step"]) for step in read_steps(stock.ledger))
 
 
 @pytest.mark.by_hand
@@ -870,6 +874,9 @@ def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run, 
     steps = read_steps(killed.ledger)
     numbers = [step["step"] for step in steps]
     assert numbers == [0, 1, 2, 3, *([4] if not steps.incomplete else [])]
+    told = f"the command ended with exit code {killed.code}; the ledger goes to optimizer step {numbers[-1]} "
+    assert told in killed.text, killed.text[-4000:]
+    assert "to go on, from the newest checkpoint and in the same ledger: the same command, with trainer" in killed.text
     record("run", "killed", whole_steps=len(numbers))
 
 

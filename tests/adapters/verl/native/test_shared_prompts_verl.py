@@ -147,6 +147,7 @@ def test_a_step_that_something_else_has_a_hand_in_ends_before_its_update(
 def test_a_loss_is_probed_as_without_shared_prompts(measured: dict[str, Any]) -> None:
     said = dict(measured["losses"])
     assert said.pop("itself") == ""
+    assert said.pop("a term of its own").startswith("own_term: ")
     assert all(why.startswith("weight_probe: ") for why in said.values())
     assert len(said) == 6
 

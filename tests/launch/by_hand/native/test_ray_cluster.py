@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -152,18 +153,76 @@ def test_verls_readme_command_ends_with_a_ledger(place: Path) -> None:
     assert_recorded(ran, "verl", 4)
 
 
-def test_openrlhfs_readme_command_ends_with_a_ledger(place: Path) -> None:
-    pytest.importorskip("openrlhf")
-    from batchbridge_on_cpu.openrlhf.scripted import command, environment
+README = {
+    # openrlhf 0.11.2; of sizes, paths and names the tiny run's
+    "ref.num_gpus_per_node": "1",
+    "reward.num_gpus_per_node": "1",
+    "critic.num_gpus_per_node": "1",
+    "actor.num_gpus_per_node": "1",
+    "vllm.num_engines": "1",
+    "vllm.tensor_parallel_size": "1",
+    "actor.model_name_or_path": "{folder}/policy",
+    "reward.model_name_or_path": "{folder}/reward",
+    "ckpt.output_dir": "{folder}/trained",
+    "ckpt.path": "{folder}/checkpoints",
+    "train.batch_size": "3",
+    "rollout.batch_size": "6",
+    "data.max_samples": "12",
+    "data.prompt_dataset": "{folder}/prompts.jsonl",
+    "data.input_key": "input",
+    "logger.wandb.key": "0" * 40,
+    "vllm.sync_backend": "gloo",  # a CPU's for nccl
+}
+OF_A_GPU = "--ds.enable_sleep"
+"""Left out: DeepSpeed moves the states of its CUDA optimizer alone."""
+LENGTHS = ("--data.max_len", "64", "--rollout.max_new_tokens", "24")
+"""What the page's two lengths are called by now."""
+PREPARE = """
+import pathlib, sys
+from batchbridge.testing.tiny import tiny_tokenizer
+from batchbridge_on_cpu.openrlhf.scripted import prepare
+from batchbridge_on_cpu.openrlhf.workers import save_critic
+folder = pathlib.Path(sys.argv[1])
+prepare(folder)
+save_critic(folder / "policy", folder / "reward")
+for name in ("policy", "reward"):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(folder / name)
+"""
 
-    prepare = "import sys, pathlib; from batchbridge_on_cpu.openrlhf.scripted import prepare; "
-    prepare += "prepare(pathlib.Path(sys.argv[1]))"  # in a process of its own: saving imports DeepSpeed
-    plain = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "RAY_AUTH_MODE": "disabled"}
-    own = environment(place, 1, own=plain)
+
+def of_the_tiny_run(command: str, folder: Path) -> list[str]:
+    """The words behind `python3` of the page's `ray job submit`: each option of `README` has its value from there, all
+    others but OF_A_GPU stay, and LENGTHS stands behind them."""
+    sent = shlex.split(command.replace("\\\n", " "))
+    words = sent[sent.index("--") + 2 :]
+    keys = [word.removeprefix("--") for word in words]
+    assert set(README) <= set(keys)
+    for at, key in enumerate(keys):
+        if key in README:
+            words[at + 1] = README[key].format(folder=folder)
+    words.remove(OF_A_GPU)
+    return [*words, *LENGTHS]
+
+
+def test_openrlhfs_readme_command_ends_with_ledgers_of_the_policy_and_of_the_critic(place: Path) -> None:
+    """PPO with a critic, a reward model, ZeRO-3, and packed samples in dynamic batches."""
+    pytest.importorskip("openrlhf")
+    from batchbridge_on_cpu.openrlhf import attention
+    from batchbridge_on_cpu.openrlhf.page import of_its_release
+    from batchbridge_on_cpu.openrlhf.scripted import environment
+
+    plain = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "RAY_AUTH_MODE": "disabled", "WANDB_MODE": "offline"}
+    own = {**environment(place, 1, own=plain), attention.NAME: "sdpa"}
     del own["BATCHBRIDGE_RAY"]  # options of a Ray that is not there yet
-    subprocess.run([sys.executable, "-c", prepare, str(place)], env=own, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", PREPARE, str(place)], env=own, check=True)  # saving imports DeepSpeed
     (place / "code").mkdir()
     (place / "code" / "notes.txt").write_text("what a working_dir takes to the cluster")
+    words = of_the_tiny_run(of_its_release(), place)
     with head(place, own) as cluster:
-        ran = submit(cluster, place, plain, {"working_dir": str(place / "code")}, command(place, 1)[1:])
-    assert_recorded(ran, "openrlhf", 6)
+        ran = submit(cluster, place, plain, {"working_dir": str(place / "code")}, words)
+    assert_recorded(ran, "openrlhf", 4)
+    critic = ran.ledger / "critic"
+    assert {header["mode"] for header in read_headers(critic)} == {"enforce"}
+    assert len(list(read_steps(critic))) == 4

@@ -9,9 +9,7 @@ By name (`nox -s ray_cluster`).
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -111,19 +109,14 @@ def test_openrlhfs_readme_command_is_told_from_what_its_release_takes(tmp_path: 
     """Pasted from the page that the installed distribution brings along. Of 0.11.2 it names two options that OpenRLHF
     has no more; `run` starts nothing and says which, and without them all of it is enforced."""
     pytest.importorskip("openrlhf")
-    about = importlib.metadata.metadata("openrlhf")
-    page = str(about.get_payload() or about["Description"])
-    found_there = re.findall(r"^ray job submit (?:.*\\\n)+.*$", page, re.MULTILINE)
-    pasted = next(one for one in found_there if "cli.train_ppo_ray" in one)
-    script, version = tmp_path / "readme.sh", importlib.metadata.version("openrlhf")
-    script.write_text(pasted + "\n", encoding="utf-8")
-    found = check(script, version=version, dataset_size=100000)
-    gone = {where.key for one in found.findings if one.severity == "error" for where in one.where}
-    assert version == "0.11.2", "another release has another page: say what its own parser lacks"
-    assert gone == {"prompt_max_len", "generate_max_len"}
-    kept = [line for line in pasted.splitlines() if not any(f"--{key} " in line for key in gone)]
-    script.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    found = check(script, version=version, dataset_size=100000)
+    from batchbridge_on_cpu.openrlhf.page import GONE, RELEASE, of_its_release, published
+
+    script = tmp_path / "readme.sh"
+    script.write_text(published() + "\n", encoding="utf-8")
+    found = check(script, version=RELEASE, dataset_size=100000)
+    assert {where.key for one in found.findings if one.severity == "error" for where in one.where} == GONE
+    script.write_text(of_its_release() + "\n", encoding="utf-8")
+    found = check(script, version=RELEASE, dataset_size=100000)
     assert found.verdict == "valid", found.findings
     assert found.enforcement is not None
     assert found.enforcement.verdict == "enforced"

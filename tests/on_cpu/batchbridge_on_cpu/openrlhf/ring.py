@@ -10,11 +10,12 @@ Source: openrlhf 0.11.2 ring_attn_utils, which names these functions; flash-attn
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
+
+from batchbridge_on_cpu.openrlhf.attention import instead_of_flash
 
 ATTENTION = "ring_on_cpu"
 """The attention implementation, in place of flash_attention_2."""
@@ -36,20 +37,8 @@ def start() -> None:
     sys.modules.update(modules())
 
 
-def _actor(module: Any) -> None:
-    native = module.Actor.__init__
-
-    @functools.wraps(native)
-    def construct(self: Any, *given: Any, **options: Any) -> None:
-        if options.get("attn_implementation") == "flash_attention_2":
-            options["attn_implementation"] = ATTENTION
-        native(self, *given, **options)
-
-    module.Actor.__init__ = construct
-
-
-HOOKS: Mapping[str, Callable[[Any], None]] = {"openrlhf.models.actor": _actor}
-"""For `cpu.start`: flash attention, which the command line puts in every other one's place, is this module's."""
+HOOKS: Mapping[str, Callable[[Any], None]] = instead_of_flash(ATTENTION)
+"""For `cpu.start`."""
 
 
 def substitute_hf_flash_attn(group: Any, heads_k_stride: int = 1) -> None:

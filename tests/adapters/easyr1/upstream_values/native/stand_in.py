@@ -170,6 +170,7 @@ def batch_of(numbers: Sequence[int], lengths: Sequence[int], width: int) -> dict
     return {
         "input_ids": torch.cat([torch.ones_like(mask), prompts], 1),  # the number stands last
         "attention_mask": torch.cat([torch.ones_like(prompts), mask], 1),
+        "position_ids": torch.arange(width + 2).expand(len(mask), -1).clone(),
         "responses": torch.ones_like(mask),
         "response_mask": mask,
         "old_log_probs": torch.zeros(mask.shape),

@@ -3,6 +3,7 @@ step has the plan's weights, whatever EasyR1 averages by, and another step ends 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator
@@ -207,6 +208,26 @@ def test_other_rows_than_planned_end_the_run(why: str, change: Any) -> None:
     assert error.value.aspect == why
 
 
+@pytest.mark.parametrize(("factor", "added"), [(1.001, 0.0), (1.0, 0.1)])
+def test_a_loss_of_another_value_ends_the_run_before_the_update(factor: float, added: float) -> None:
+    """Its gradient is the plan's."""
+    given, native = orders(), torch.autograd.backward
+    worker = worker_of(given, "token", 2)
+    scope = worker.batchbridge._native_update.__func__.__globals__
+    loss = scope["compute_policy_loss"]
+
+    def another(**inputs: Any) -> Any:
+        value, metrics = loss(**inputs)
+        return value + (factor - 1) * value.detach() + added, metrics
+
+    scope["compute_policy_loss"] = another
+    before = worker.actor.actor_module.values.detach().clone()
+    with pytest.raises(BatchDrift, match="in its loss: micro-batch 0 of the step on rank 0 has a loss of"):
+        worker.actor.update_policy(step_of(given, 0))
+    torch.testing.assert_close(worker.actor.actor_module.values.detach(), before)
+    assert torch.autograd.backward is native
+
+
 def test_an_optimizer_that_calls_its_base_is_looked_at_once_in_each_step() -> None:
     given = orders()
     worker = worker_of(given, "token", 2, StepOfItsBase)
@@ -216,9 +237,28 @@ def test_an_optimizer_that_calls_its_base_is_looked_at_once_in_each_step() -> No
 
 
 def test_the_ledger_has_the_learning_rate_that_was_applied(tmp_path: Path) -> None:
-    """A hook that is registered once the step has begun sets another one than the schedule's."""
-    given = dataclasses.replace(orders(), ledger=tmp_path)
+    """A hook that is registered once the step has begun sets another one than the schedule's, and `allow` names it."""
+    given = dataclasses.replace(orders(), ledger=tmp_path, allow=frozenset({"learning_rate"}))
     worker = worker_of(given, "token", 2)
+    raise_rate(worker)
+    planned = worker.optimizer.param_groups[0]["lr"]
+    worker.actor.update_policy(step_of(given, 0))
+    engine.remove(worker)
+    assert [step["learning_rate"] for step in read_steps(tmp_path)] == [1.5 * planned]
+
+
+def test_a_learning_rate_that_someone_else_writes_ends_the_run_before_the_update() -> None:
+    given = orders()
+    worker = worker_of(given, "token", 2)
+    raise_rate(worker)
+    before = worker.actor.actor_module.values.detach().clone()
+    with pytest.raises(BatchDrift, match="in its learning_rate: group 0 of the optimizer has learning_rate"):
+        worker.actor.update_policy(step_of(given, 0))
+    torch.testing.assert_close(worker.actor.actor_module.values.detach(), before)
+
+
+def raise_rate(worker: Any) -> None:
+    """Has a hook, registered when a step has begun, set one and a half times the learning rate."""
     group, native = worker.optimizer.param_groups[0], worker.actor.actor_module.clip_grad_norm_
     planned = group["lr"]
 
@@ -227,9 +267,6 @@ def test_the_ledger_has_the_learning_rate_that_was_applied(tmp_path: Path) -> No
         return native(bound)
 
     worker.actor.actor_module.clip_grad_norm_ = clip
-    worker.actor.update_policy(step_of(given, 0))
-    engine.remove(worker)
-    assert [step["learning_rate"] for step in read_steps(tmp_path)] == [1.5 * planned]
 
 
 def test_an_optimizer_of_another_model_ends_the_run_before_its_update() -> None:
@@ -271,6 +308,21 @@ def test_a_loss_that_weighs_otherwise_is_refused_at_attach() -> None:
     times(worker, 2.0)
     with pytest.raises(CannotAttach, match="weight_probe"):
         engine.probe(worker)
+
+
+def test_a_loss_with_a_term_of_its_own_is_refused_at_attach_unless_it_is_allowed() -> None:
+    for allow in ((), ("own_term",)):
+        worker = worker_of(dataclasses.replace(orders(), allow=frozenset(allow)), "token", 2)
+        scope = worker.batchbridge._native_update.__func__.__globals__
+        native, table = scope["compute_policy_loss"], worker.actor.actor_module.values
+        scope["compute_policy_loss"] = lambda native=native, table=table, **inputs: (
+            native(**inputs)[0] + table.sum(),
+            {},
+        )
+        refusal = contextlib.nullcontext() if allow else pytest.raises(CannotAttach, match=r"own_term: .* 1 parameters")
+        with refusal:
+            engine.probe(worker)
+        assert table.grad is None
 
 
 def test_observing_leaves_the_native_steps_as_they_are() -> None:

@@ -7,11 +7,12 @@ groups, one call each of generation, scoring and the update. EasyR1's own loop i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import types
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +22,17 @@ import pytest
 import torch
 
 from batchbridge.contract.attachment import Request
+from batchbridge.contract.reading import Mode
 from batchbridge.errors import BatchDrift, CannotAttach
+from batchbridge.kit.carried_rows import told_by_batch
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, SEED, STEP
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.workers import Receipt, orders_of
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.reading.read import read
 from batchbridge_easyr1 import trainer as module
+from batchbridge_easyr1.inputs import CARRIED, PRODUCER
 
 VERSION, PROMPTS, GROUP, RANKS, WIDTH = "0.3.3.dev0", 12, 4, 2, 6
 COMMAND = [
@@ -96,7 +101,7 @@ class Group:
     def update_actor(self, batch: Batch) -> Batch:
         assert len(batch) % (2 * RANKS) == 0, "whole micro-batches on every rank"
         self.updates.append(batch)
-        return Batch(non_tensor_batch={"actor/loss": np.array([float(batch.meta_info[STEP])])})
+        return Batch(non_tensor_batch={"actor/loss": np.array([float(batch.meta_info.get(STEP, 0))])})
 
 
 class Loader:
@@ -115,14 +120,22 @@ class Loader:
 class ObservedLoader(Loader):
     """The native loader, which reads its dataset in order."""
 
+    size = 4
+
     def __init__(self) -> None:
         self.dataset = Loader.dataset
 
     def __iter__(self) -> Any:
-        for start in (0, 4, 8):
-            items = [self.dataset[index] for index in range(start, start + 4)]
+        for start in range(0, PROMPTS, self.size):
+            items = [self.dataset[index] for index in range(start, start + self.size)]
             numbers = [item.get(PROMPT) for item in items]
             yield {**self.collate_fn(items), PROMPT: np.array(numbers, dtype=object)}
+
+
+class StockLoader(ObservedLoader):
+    """The same, two prompts at once."""
+
+    size = 2
 
 
 class Trainer:
@@ -141,7 +154,8 @@ class Trainer:
             micro_batch_size_per_device_for_experience=2,
         )
         self.config = SimpleNamespace(
-            worker=SimpleNamespace(actor=actor, rollout=SimpleNamespace(n=GROUP)),
+            worker=SimpleNamespace(actor=actor, rollout=SimpleNamespace(n=GROUP, temperature=1.0)),
+            algorithm=SimpleNamespace(adv_estimator="grpo", kl_type="fixed"),
             data=SimpleNamespace(rollout_batch_size=6, mini_rollout_batch_size=3),
             trainer=SimpleNamespace(
                 save_checkpoint_path=str(folder), load_checkpoint_path=None, find_last_checkpoint=False
@@ -150,6 +164,8 @@ class Trainer:
         self.train_dataloader, self.training_steps, self.global_step = Loader(), 99, 0
         self.filtered, self.lost, self.mixed = filtered, False, False
         self.group = Group()
+        self.kl_ctrl = SimpleNamespace(kl_coef=0.0)
+        self.between: Callable[[Batch], None] = lambda batch: None
         self.calls: list[str] = []
 
     def init_workers(self) -> None:
@@ -178,7 +194,10 @@ class Trainer:
         whole.batch["number"] = torch.arange(len(whole))
         rewards = (torch.arange(len(whole)) * 7 % 5).float()
         whole.batch["token_level_rewards"] = torch.nn.functional.pad(rewards[:, None], (0, WIDTH - 1))
-        whole.batch["advantages"] = torch.full((len(whole), WIDTH), 9.0)
+        whole.batch["responses"] = whole.batch["response_mask"].clone()
+        whole.batch["input_ids"] = whole.batch["attention_mask"] * torch.arange(len(whole))[:, None]
+        names = [f"{row // GROUP}" for row in range(len(whole))]
+        whole.non_tensor_batch["uid"] = np.array(names, dtype=object)
         if self.lost:
             return whole[range(len(whole) - GROUP)]
         return whole[[GROUP, *range(1, GROUP), 0, *range(GROUP + 1, len(whole))]] if self.mixed else whole
@@ -203,9 +222,20 @@ class Trainer:
             self._balance_batch(batch, {})
             scored = self.actor_rollout_ref_wg.compute_log_probs(batch)
             assert scored.batch["old_log_probs"].tolist() == batch.batch["number"].tolist(), "each row's own value"
+            batch.batch["old_log_probs"] = -scored.batch["old_log_probs"][:, None].expand(-1, WIDTH).clone()
+            batch = sys.modules[PRODUCER].compute_advantage(batch)  # type: ignore[attr-defined]  # a stand-in
+            self.between(batch)
             found.append(self.actor_rollout_ref_wg.update_actor(batch))
             self._save_checkpoint()
         return found
+
+
+def compute_advantage(batch: Batch) -> Batch:
+    """GRPO's, as EasyR1 computes them."""
+    rewards = batch.batch["token_level_rewards"].sum(-1).reshape(-1, GROUP)
+    values = (rewards - rewards.mean(-1, keepdim=True)) / (rewards.std(-1, keepdim=True) + 1e-6)
+    batch.batch["advantages"] = values.reshape(-1, 1) * batch.batch["response_mask"]
+    return batch
 
 
 @pytest.fixture(autouse=True)
@@ -216,8 +246,12 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         pad_dataproto_to_divisor=pad,
         unpad_dataproto=lambda batch, extra: batch[range(len(batch) - extra)],
     )
-    monkeypatch.setitem(sys.modules, "verl", types.ModuleType("verl"))
-    monkeypatch.setitem(sys.modules, "verl.protocol", protocol)
+    checkpoint = types.ModuleType("verl.utils.checkpoint")
+    vars(checkpoint).update(find_latest_ckpt=lambda folder: (None, None))  # nothing was saved before
+    producer = types.ModuleType(PRODUCER)
+    vars(producer).update(compute_advantage=compute_advantage)
+    for stand_in in (types.ModuleType("verl"), producer, protocol, types.ModuleType("verl.utils"), checkpoint):
+        monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
 
     def receipts(group: Any, orders: Any, patches: Patches) -> list[Receipt]:
         return [Receipt(rank, RANKS, orders.spec.digest()) for rank in range(group.world_size)]
@@ -237,6 +271,18 @@ def wrapped(trainer: Trainer, request: Request) -> Patches:
     module.EasyR1PlanPatches(trainer, driver, patches)
     trainer.init_workers()
     return patches
+
+
+def held(trainer: Trainer, mode: Mode, **more: Any) -> None:
+    """Wraps the stand-in in a mode that holds its inputs."""
+    request = dataclasses.replace(request_of(), mode=mode, **more)
+    if mode == "enforce":
+        wrapped(trainer, request)
+        return
+    trainer.train_dataloader = StockLoader()
+    module.EasyR1Observer(trainer, request, orders_of(request, VERSION), Patches())
+    trainer.init_workers()
+    trainer._balance_batch = lambda *given: None  # type: ignore[method-assign]  # of a stock run
 
 
 def members(batch: Batch) -> list[tuple[int, int, int]]:
@@ -275,6 +321,84 @@ def test_every_call_of_the_update_has_a_planned_steps_completions_and_advantages
         assert [value for _, value in group] == pytest.approx(expected.tolist(), rel=1e-4)
     assert trainer.training_steps == len(metrics) == plan.total_rollouts
     assert [list(one.non_tensor_batch["actor/loss"]) for one in metrics] == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+
+
+def test_every_call_of_the_update_has_the_digests_of_what_its_rows_carry(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    wrapped(trainer, request_of())
+    trainer.fit(rollouts=1)
+    for batch in trainer.group.updates:
+        marks = [batch.non_tensor_batch[name] for name in (POSITION, SAMPLE)]
+        found = {row: told for row, told in told_by_batch(batch.batch, CARRIED, *marks).items() if row[0] >= 0}
+        assert found == batch.meta_info[ROW_DIGESTS]
+        assert {name for told in found.values() for name in told} == {*CARRIED} - {"ref_log_probs"}
+
+
+def touched(batch: Batch, name: str) -> None:
+    batch.batch[name][3] *= 2
+
+
+def in_the_second(trainer: Trainer, change: Callable[[Batch], None]) -> None:
+    trainer.between = lambda batch: change(batch) if trainer.global_step == 2 else None
+
+
+@pytest.mark.parametrize("mode", ["enforce", "verify"])
+@pytest.mark.parametrize("name", ["advantages", "old_log_probs", "response_mask", "input_ids"])
+def test_a_column_that_changes_before_it_is_sent_ends_the_run(tmp_path: Path, mode: Mode, name: str) -> None:
+    trainer = Trainer(tmp_path)
+    held(trainer, mode)
+    in_the_second(trainer, lambda batch: touched(batch, name))
+    said = f"optimizer step 2 departs from the plan in its inputs: {name} of the rollout's prompt 0 sample 3 is not"
+    with pytest.raises(BatchDrift, match=said):
+        trainer.fit(rollouts=2)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "verify"])
+def test_rows_that_exchange_their_advantages_end_the_run(tmp_path: Path, mode: Mode) -> None:
+    def exchange(batch: Batch) -> None:
+        batch.batch["advantages"][[0, 1]] = batch.batch["advantages"][[1, 0]]
+
+    trainer = Trainer(tmp_path)
+    held(trainer, mode)
+    in_the_second(trainer, exchange)
+    with pytest.raises(BatchDrift, match=r"advantages of the rollout's prompt 0 sample . is not"):
+        trainer.fit(rollouts=2)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "verify"])
+def test_advantages_that_rewards_do_not_give_end_the_run(tmp_path: Path, mode: Mode) -> None:
+    def larger(batch: Batch) -> Batch:
+        made = compute_advantage(batch)
+        made.batch["advantages"] *= 1.05
+        return made
+
+    native, trainer = Trainer(tmp_path / "native"), Trainer(tmp_path)
+    held(native, mode)
+    native.fit(rollouts=1)
+    vars(sys.modules[PRODUCER])["compute_advantage"] = larger
+    held(trainer, mode)
+    with pytest.raises(BatchDrift, match="optimizer step 0 departs from the plan in its advantages: completion 0 of"):
+        trainer.fit(rollouts=1)
+    own = Trainer(tmp_path / "own")
+    held(own, mode, allow=frozenset({"advantages"}))
+    own.fit(rollouts=1)
+    pairs = zip(own.group.updates, native.group.updates, strict=True)
+    for mine, theirs in [(one.batch["advantages"], other.batch["advantages"]) for one, other in pairs]:
+        assert theirs.any()
+        torch.testing.assert_close(mine, 1.05 * theirs)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "verify"])
+def test_a_setting_of_the_producers_that_changes_ends_the_run_before_its_rollout(tmp_path: Path, mode: Mode) -> None:
+    trainer = Trainer(tmp_path)
+    held(trainer, mode)
+    trainer.fit(rollouts=1)
+    trainer.config.worker.rollout.temperature = 1.3
+    generated = len(trainer.group.generated)
+    trainer._load_checkpoint = lambda: None  # type: ignore[method-assign]  # the second part of the same loop
+    with pytest.raises(BatchDrift, match=r"in its settings: worker.rollout.temperature was 1.0 .* and is 1.3"):
+        trainer.fit(rollouts=2)
+    assert len(trainer.group.generated) == generated
 
 
 def test_generation_has_each_prompts_own_seed_and_equally_many_prompts_a_rank(tmp_path: Path) -> None:
@@ -369,7 +493,7 @@ def test_unwrapped_everything_is_the_trainers_own_again(tmp_path: Path) -> None:
 def test_an_observed_run_keeps_its_loop_and_every_row_says_which_completion_it_is(tmp_path: Path) -> None:
     trainer, request, patches = Trainer(tmp_path), request_of(), Patches()
     loader = trainer.train_dataloader = ObservedLoader()
-    observer = module.EasyR1Observer(trainer, orders_of(request, VERSION), patches)
+    observer = module.EasyR1Observer(trainer, request, orders_of(request, VERSION), patches)
     trainer.init_workers()
     trainer.global_step, trainer.iterator = 2, iter(loader)
     columns = trainer._make_batch_data({}).non_tensor_batch

@@ -1,5 +1,5 @@
 """What a learner's side makes of the rows that Open-Instruct was recorded to pack: whose tokens are whose, whole and in
-pieces that ranks share, and the weight that is watched."""
+pieces that ranks share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from batchbridge.errors import BatchDrift
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
 from batchbridge.ledger.records import fingerprint
+from batchbridge.meaning.spec import Advantage
 from batchbridge_on_cpu.upstream_values import read as record_of
-from batchbridge_open_instruct import engine, sequences, watching, weights
-from batchbridge_open_instruct.feed import PackedCompletion
+from batchbridge_open_instruct import engine, inputs, sequences, watching
+from batchbridge_open_instruct.completions import PackedCompletion
+from batchbridge_open_instruct.feed import ATTRIBUTE, ActorFeed, KnownPermutations
 
 VALUES = record_of(Path(__file__).parents[1] / "values.json")["values"]
 
@@ -94,12 +99,97 @@ def test_every_token_is_a_target_on_one_of_the_ranks_that_open_instruct_cuts_a_r
     ]
 
 
-def test_the_watched_weight_has_the_gradient_that_the_optimizer_finds() -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
-    watched = weights.of_module(module)
-    assert watched is not None
-    module(torch.ones(1, 3)).sum().backward()
-    found = watched.gradient()
-    assert found is not None
-    assert any(found is one.grad for one in module.parameters())
-    watched.witness.remove()
+# ---- what completions carry from where data are prepared to a learner
+
+GROUPED = next(one for one in VALUES["packs"] if len(one["sizes"]) % 2 == 0 and len(one["rows"]) > 1)
+"""A recorded rollout, taken as groups of two."""
+RULE = Advantage(baseline="group_mean", scale="none")
+
+
+def feed_of(one: dict[str, Any], held: HeldAdvantages) -> Any:
+    """A feed whose loop has packed a rollout, and computed its advantages; what is packed."""
+    made: Any = object.__new__(ActorFeed)
+    made._held, made._plan, made._taken, made._permutations, made._patches = held, None, (), [], Patches()
+    made._orders = SimpleNamespace(spec=SimpleNamespace(digest=lambda: "spec"), steps_per_rollout=2)
+    rows = [pieces_of(one, row) for row in range(len(one["rows"]))]
+    made._rows = [
+        tuple(
+            dataclasses.replace(
+                piece, rollout=1, position=piece.prompt // 2, sample=piece.prompt % 2, reward=piece.prompt
+            )
+            for piece in pieces
+        )
+        for pieces in rows
+    ]
+    made._pieces = sorted((piece for row in made._rows for piece in row), key=lambda piece: piece.prompt)
+    numbers = [torch.tensor(mask) for mask in one["response_masks"]]
+    packed = SimpleNamespace(
+        query_responses=[torch.tensor(row) for row in one["rows"]],
+        response_masks=[number.bool() for number in numbers],
+        advantages=[torch.tensor([0.0, *[-0.5, 0.5] * (len(one["sizes"]) // 2)])[number] for number in numbers],
+        vllm_logprobs=[-0.1 * number for number in numbers],
+    )
+
+    def native(packed: Any, ranks: int, size: int, pad: int, **more: Any) -> list[Any]:
+        known = KnownPermutations(made._permutation).random.permutation(len(packed.query_responses))
+        names = ("query_responses", "response_masks", "advantages", "vllm_logprobs")
+        return [SimpleNamespace(**{name: [getattr(packed, name)[at][None].clone() for at in known] for name in names})]
+
+    made._native_collate = native
+    return made, packed
+
+
+def test_completions_carry_to_a_learner_what_their_digests_are_of() -> None:
+    made, packed = feed_of(GROUPED, HeldAdvantages(RULE, RULE, 2))
+    (batch,) = made._collate(packed, 1, 1, 0)
+    table = vars(batch)[ATTRIBUTE]
+    assert len(table.digests) == len(GROUPED["sizes"])
+    assert inputs.changed(batch, table) == [[] for _ in GROUPED["rows"]]
+    for name in ("query_responses", "response_masks", "advantages", "vllm_logprobs"):
+        piece = table.micro_batches[1][0][0]
+        values = getattr(batch, name)[1][0]
+        before = values.clone()
+        values[piece.start + piece.prompt_tokens] = 0 if name == "response_masks" else 7
+        (first, (said,), *others) = inputs.changed(batch, table)
+        assert not first
+        assert not any(others)
+        assert said.startswith(
+            f"{name} of prompt {piece.prompt} sample {piece.sample} is not what the trainer's process"
+        )
+        assert said.aspect == "inputs"
+        values.copy_(before)
+
+
+def test_rows_that_exchange_their_advantages_are_named() -> None:
+    made, packed = feed_of(GROUPED, HeldAdvantages(RULE, RULE, 2))
+    (batch,) = made._collate(packed, 1, 1, 0)
+    for values in batch.advantages:
+        values *= -1
+    found = inputs.changed(batch, vars(batch)[ATTRIBUTE])
+    assert sum(map(len, found)) == len(GROUPED["sizes"])
+
+
+def test_advantages_that_rewards_do_not_give_end_the_preparation_unless_they_are_allowed() -> None:
+    made, packed = feed_of(GROUPED, HeldAdvantages(RULE, RULE, 2))
+    packed.advantages = [1.05 * values for values in packed.advantages]
+    with pytest.raises(BatchDrift, match=r"step 2 .* advantages: completion . of the rollout has the advantage -0.525"):
+        made._collate(packed, 1, 1, 0)
+    made, packed = feed_of(GROUPED, HeldAdvantages(RULE, RULE, 2, allowed=True))
+    packed.advantages = own = [1.05 * values for values in packed.advantages]
+    (batch,) = made._collate(packed, 1, 1, 0)
+    order = made._permutations[0]
+    assert all(torch.equal(mine[0], own[at]) for mine, at in zip(batch.advantages, order, strict=True))
+    assert inputs.changed(batch, vars(batch)[ATTRIBUTE]) == [[] for _ in GROUPED["rows"]]
+
+
+def test_a_setting_that_changes_ends_the_preparation_before_its_rollout() -> None:
+    made, _ = feed_of(GROUPED, HeldAdvantages(RULE, RULE, 2))
+    actor = SimpleNamespace(
+        config=SimpleNamespace(advantage_normalization_type="centered"),
+        generation_config=SimpleNamespace(temperature=1.0),
+    )
+    made._settings = ProducerSettings(lambda: inputs.settings_read(actor))
+    made._hold_settings(1)
+    actor.config.advantage_normalization_type = "standard"
+    with pytest.raises(BatchDrift, match=r"step 2 .* settings: advantage_normalization_type was centered .* standard"):
+        made._hold_settings(1)

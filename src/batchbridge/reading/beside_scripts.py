@@ -1,0 +1,31 @@
+"""Files of the user's repository that a launch script leads to: where it goes, and what it sources.
+
+Its own file: most scripts do neither, and import nothing for it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_CD = re.compile(r"^[ \t]*(?:cd|pushd)[ \t]+([\w./-]+)[ \t]*(?:$|[;&#])", re.MULTILINE)
+_MOST_SCRIPT = 256 * 1024
+"""The largest script that is searched for where it goes, or sourced (bytes)."""
+
+
+def gone_to(script: Path) -> list[str]:
+    """The relative folders below its own that a shell script goes to."""
+    if script.suffix not in (".sh", ".bash", ".slurm", ".sbatch") or script.stat().st_size > _MOST_SCRIPT:
+        return []
+    said = dict.fromkeys(_CD.findall(script.read_text(encoding="utf-8", errors="replace")))
+    return [folder for folder in said if not folder.startswith((".", "/", "-"))]
+
+
+def text_beside(named: str, file: Path | None) -> str | None:
+    """The text of a file of the user's repository that a shell script sources by this name; None: it is not here, or is
+    no script of a run (an environment's `activate`)."""
+    if named.startswith(("/", "~")) or not named.endswith((".sh", ".bash", ".env", ".conf", ".cfg")):
+        return None
+    if file is None or file.stat().st_size > _MOST_SCRIPT:
+        return None
+    return file.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")

@@ -1,0 +1,74 @@
+"""Two configurations that do not say their devices: they are compared on as many as both can have, as an example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batchbridge as bb
+from batchbridge.render import between
+
+A: dict[str, Any] = {
+    "learning_rate": 1e-6,
+    "num_generations": 8,
+    "per_device_train_batch_size": 16,
+    "gradient_accumulation_steps": 4,
+}
+B = A | {"gradient_accumulation_steps": 2}
+
+
+def fields(found: Any) -> list[str]:
+    return [one.field for one in found.differences]
+
+
+def test_two_runs_that_differ_are_not_without_differences() -> None:
+    found = bb.diff(A, B)
+    assert found.verdict == "undecided"  # nobody said the devices
+    assert found.example_devices == 8
+    assert fields(found) == ["optimizer_step.completions_per_step", "rollout.prompts_per_rollout"]
+    assert [(one.a, one.b) for one in found.differences] == [(512, 256), (64, 32)]
+    assert "on 8 devices, for example" in between.comparison(("a", "b"), found)
+
+
+def test_alike_they_are_equivalent_for_example() -> None:
+    found = bb.diff(A, A)
+    assert (found.verdict, found.differences, found.example_devices) == ("undecided", (), 8)
+    assert "undecided: equivalent on 8 devices, for example" in between.comparison(("a", "b"), found)
+
+
+def test_a_side_that_says_its_devices_decides_how_many() -> None:
+    said = bb.read(A, framework="trl", version="1.16.0", world_size=3)
+    found = bb.diff(said, B)
+    assert (found.verdict, found.example_devices) == ("undecided", 3)
+    assert [(one.a, one.b) for one in found.differences] == [(192, 96), (24, 12)]
+
+
+def test_with_sizes_there_is_no_example() -> None:
+    found = bb.diff(A, B, world_size=4)
+    assert (found.verdict, found.example_devices) == ("not equivalent", None)
+
+
+def test_no_number_of_devices_that_both_can_have_is_no_example() -> None:
+    odd = A | {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "num_generations": 7}
+    even = A | {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "num_generations": 62}
+    found = bb.diff(odd, even)
+    assert (found.verdict, found.example_devices, found.differences) == ("undecided", None, ())
+
+
+def test_what_both_lack_is_said_once(tmp_path: Path, typed: Callable[..., tuple[int, str, str]]) -> None:
+    for name, values in (("a", A), ("b", B)):
+        (tmp_path / f"{name}.yaml").write_text("".join(f"{key}: {value}\n" for key, value in values.items()))
+    code, output, _ = typed("diff", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"))
+    assert code == 4
+    assert output.count("the world size is missing") == 1
+    assert "  A, B BB-TRL-005" in output
+    assert "undecided: 2 differences on 8 devices, for example" in output
+
+
+@pytest.mark.parametrize("version", ["0.14.0", "1.16.0"])
+def test_an_invalid_side_has_no_example(version: str) -> None:
+    wrong = bb.read(A | {"num_generations": 0}, framework="trl", version=version)
+    assert bb.diff(wrong, A).example_devices is None
