@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from batchbridge.cli.main import UNDECIDED
+from batchbridge.running import outlived
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = """
@@ -125,3 +127,26 @@ def test_a_dry_run_waits_for_it_and_ends_it(tmp_path: Path, way: str) -> None:
     assert (ran.returncode, ran.stdout) == (0, "said\n"), ran.stderr
     left = Path("/proc", (tmp_path / "pid").read_text(), "cmdline")
     assert not left.exists() or not left.read_bytes(), "a process that has ended has no words"
+
+
+def test_a_process_that_is_just_being_replaced_by_a_program_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mock of /proc: it shows no environment and no words while the kernel puts the program in place."""
+    replaced, of_the_kernel = tmp_path / "7", tmp_path / "8"
+    for folder in (replaced, of_the_kernel):
+        folder.mkdir()
+        (folder / "environ").touch()
+        (folder / "cmdline").touch()
+    (replaced / "exe").symlink_to(sys.executable)
+
+    def in_place() -> None:
+        (replaced / "environ").write_bytes(b"BATCHBRIDGE_RUN=ours\0")
+        (replaced / "cmdline").write_bytes(b"python\0train.py\0")
+
+    monkeypatch.setattr(outlived, "_PROCESSES", tmp_path)
+    timer = threading.Timer(0.2, in_place)
+    timer.start()
+    found = outlived.outliving("ours")
+    timer.join()
+    assert [str(one) for one in found] == ["PID 7 (python train.py)"]

@@ -14,6 +14,8 @@ from pathlib import Path
 
 _PROCESSES = Path("/proc")
 _PAUSE = 0.2
+_REPLACED = 2.0
+"""Seconds that the kernel may take to put a program in a process's place: far more than a busy machine needs."""
 _OF_RAY = ("raylet", "gcs_server")
 
 
@@ -35,15 +37,27 @@ def outliving(run: str) -> list[Outliving]:
     found = []
     for folder in sorted(_PROCESSES.glob("[0-9]*"), key=lambda one: int(one.name)):
         try:
-            if run.encode() not in (folder / "environ").read_bytes():
-                continue
-            given = (folder / "cmdline").read_bytes()
+            environment, given = _told(folder)
         except OSError:  # it has ended, or is another user's
+            continue
+        if run.encode() not in environment:
             continue
         words = tuple(word.decode(errors="replace") for word in given.split(b"\0") if word)
         if words and int(folder.name) != os.getpid() and not _is_rays(words):
             found.append(Outliving(pid=int(folder.name), words=words))
     return found
+
+
+def _told(process: Path) -> tuple[bytes, bytes]:
+    """(environment, words) of a process. One that is just being replaced by a program (exec) has an executable and
+    neither: it is asked again, or it would be passed over."""
+    end = time.monotonic() + _REPLACED
+    while True:
+        words = (process / "cmdline").read_bytes()
+        if words or time.monotonic() > end:
+            return (process / "environ").read_bytes(), words
+        (process / "exe").readlink()  # a thread of the kernel and a process that has ended have none: OSError
+        time.sleep(_PAUSE / 100)
 
 
 def _is_rays(words: tuple[str, ...]) -> bool:

@@ -14,6 +14,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import uuid
@@ -28,6 +29,10 @@ MARK = "BATCHBRIDGE_STARTED_BY"
 
 def forked(commands: Sequence[Callable[[], None]]) -> list[int]:
     """A process for each command."""
+    if "tqdm" in sys.modules:
+        # tqdm's own lock is a semaphore that forks share: the start that is killed while it holds it would block all
+        # that come after it.
+        sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
     found = []
     for command in commands:
         child = os.fork()
