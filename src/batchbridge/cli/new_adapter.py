@@ -122,6 +122,8 @@ class Test{title}Adapter(AdapterContract):
     written_version = "{release}"
     # TODO: `spec`, what the first case means, written down from {name}'s documentation.
     # TODO: `meanings`, other words and defaults with what they change in that case.
+    # TODO: then `batchbridge.testing.EvidenceContract` with {name}'s own functions: nothing else sees a misreading that
+    # stands in `spec`, too.
     valid = (ValidCase(name="{file}", source=Source(values=VALUES), context=CONTEXT, spec=None),)
     invalid = (
         InvalidCase(

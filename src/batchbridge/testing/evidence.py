@@ -1,0 +1,250 @@
+"""Laws that hold a specification against the framework's own functions.
+
+`AdapterContract` compares an adapter with what its author wrote down, and an author who misreads a setting writes the
+misreading twice. Here the author hands over the framework's functions, and says nothing about their results:
+
+    class TestMyFramework(EvidenceContract):
+        adapter_class = MyAdapter
+        valid = (ValidCase("token mean", Source(values={...}), Context(framework_version="2.1", world_size=2)), ...)
+
+        def native_advantages(self, case, groups):
+            from my_framework.advantages import normalise
+
+            return [normalise(rewards, **case.source.values) for rewards in groups]
+
+A method that is not overridden says that the framework has no such function to ask: its law is skipped, by that reason.
+One that calls no code of the framework proves nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from batchbridge.errors import PlanError
+from batchbridge.meaning.advantages import group_advantages
+from batchbridge.meaning.candidates import plan_of
+from batchbridge.meaning.derived import derive
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import Row, token_weights
+from batchbridge.testing.laws import Laws, ValidCase, spec_of, vacuous
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["EvidenceContract", "Token"]
+
+NEAR = 1e-5
+"""The most that a number of the framework's, computed in float32, may be off, relative to the largest of its kind."""
+REWARDS = (1.0, 0.0, 0.0, 0.25, -1.0, 3.0, 0.5, 1.5)
+"""Rewards that tell rules of advantages apart; groups take them in turn, each from another place on."""
+LENGTHS = (3, 1, 7, 2, 5, 4, 9, 6)
+"""Trained tokens of a step's completions: no two means of them are equal."""
+GROUPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """A trained token as its loss reads it.
+
+    logprob, old, reference: its log-probability (nats) now, when the ratio's denominator was taken, and by the
+    reference model. advantage: that of its completion, which has no other token.
+    """
+
+    logprob: float
+    old: float
+    reference: float
+    advantage: float
+
+
+TOKENS = tuple(
+    Token(logprob=-2.0, old=-2.0 - ratio, reference=-2.0 - apart, advantage=advantage)
+    for ratio, apart, advantage in itertools.product(
+        (-1.5, -0.4, -0.25, -0.1, -0.02, 0.0, 0.07, 0.15, 0.22, 0.255, 0.3, 0.9, 1.5),
+        (-30.0, -0.6, 0.0, 0.3, 15.0),
+        (1.0, -0.7),
+    )
+)
+"""On both sides of every usual bound of the ratio (0.8, 1.2, 1.28, 1.3) and of the estimates of KL, and on none."""
+
+
+class EvidenceContract(Laws):
+    """The laws of evidence, for a subclass `Test...` with `adapter_class`, `valid` cases and the framework's functions
+    as methods: pytest runs each law on each case.
+
+    Each method is given the case. It calls the framework's code as the framework would with these settings, and returns
+    what comes out. None: there is no function to ask.
+    """
+
+    def native_devices(self, case: ValidCase) -> int | None:
+        """The devices that train, as the framework counts them from its settings."""
+
+    def native_rollouts(self, case: ValidCase, dataset_size: int) -> int | None:
+        """The rollouts of the whole run over so many prompts."""
+
+    def native_prompts(self, case: ValidCase, dataset_size: int) -> Iterable[Sequence[int]] | None:
+        """The prompts of each rollout, by their place in the dataset, from the first one on; those of three epochs are
+        looked at."""
+
+    def native_step_sizes(self, case: ValidCase) -> Sequence[int] | None:
+        """The completions of each optimizer step that one whole rollout is trained in, all passes of it."""
+
+    def native_advantages(self, case: ValidCase, groups: Sequence[Sequence[float]]) -> Sequence[Sequence[float]] | None:
+        """The advantage of each completion. groups: rewards, group by group."""
+
+    def native_weights(self, case: ValidCase, lengths: Sequence[int]) -> Sequence[float] | None:
+        """The weight of a token of each completion in a whole optimizer step: the gradient of the step's loss with
+        respect to that token's loss. lengths: trained tokens of each completion, groups one after another."""
+
+    def native_gradients(self, case: ValidCase, tokens: Sequence[Token]) -> Sequence[float] | None:
+        """The gradient of each token's loss, KL term included, with respect to its log-probability, unweighted."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """A test of each law for each case."""
+        if "valid_case" in metafunc.fixturenames:
+            metafunc.parametrize("valid_case", self.valid, ids=[case.name for case in self.valid])
+
+    def test_devices_are_those_that_the_framework_counts(self, valid_case: ValidCase) -> None:
+        found, said = _asked(self.native_devices(valid_case)), self._spec(valid_case).topology.world_size
+        assert found == said, f"{found} devices train natively, and topology.world_size says {said}"
+
+    def test_the_run_has_the_frameworks_number_of_rollouts(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        for size in _dataset_sizes(spec):
+            found, said = _asked(self.native_rollouts(valid_case, size)), derive(spec, size)["total_rollouts"]
+            assert found == said, f"{size} prompts: {found} rollouts natively, {said} by the specification"
+
+    def test_rollouts_have_the_prompts_that_the_framework_takes(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        for size in _dataset_sizes(spec):
+            native = _asked(self.native_prompts(valid_case, size))
+            plan = _planned(spec, size)
+            said = [plan.rollout(index).prompts for index in range(_rollouts_of_two_epochs(plan))]
+            found = [tuple(prompts) for prompts in itertools.islice(native, len(said))]
+            sizes, said_sizes = [len(prompts) for prompts in found], [len(prompts) for prompts in said]
+            assert sizes == said_sizes, f"{size} prompts: rollouts of {sizes} natively, {said_sizes} are said"
+            shuffled = spec.order.prompt_shuffle
+            if shuffled == "none":
+                assert found == said, f"{size} prompts in the dataset's order are said, natively {found}"
+            elif shuffled == "epoch_permutation":
+                epochs = _epochs(found, plan)
+                again = [one for one in epochs if len(set(one)) < len(one)]
+                assert not again, f"each prompt once in an epoch is said, natively {again[0]}"
+                orderly = all(list(one) == sorted(one) for one in epochs)
+                assert not orderly, f"{size} prompts, permuted anew in each epoch, are said; natively {found}"
+            else:
+                vacuous(f"order.prompt_shuffle is {shuffled}: any prompt may come")
+
+    def test_a_rollout_is_trained_in_the_frameworks_steps(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        found = list(_asked(self.native_step_sizes(valid_case)))
+        said = _steps_of(spec)
+        assert found == said, f"a rollout is trained in steps of {found} completions natively, {said} are said"
+
+    def test_advantages_are_those_that_the_framework_computes(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        size = spec.rollout.completions_per_prompt
+        groups = [[REWARDS[(3 * at + place) % len(REWARDS)] for place in range(size)] for at in range(GROUPS)]
+        groups.append([0.5] * size)  # nothing to tell these completions apart by
+        found = _asked(self.native_advantages(valid_case, groups))
+        if spec.advantage.baseline in ("open", "value"):
+            vacuous(f"advantage.baseline is {spec.advantage.baseline}: rewards do not decide it")
+        _alike("advantages", _flat(found), _flat(group_advantages(groups, spec.advantage)))
+
+    def test_tokens_weigh_what_they_weigh_in_the_framework(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        size = spec.rollout.completions_per_prompt
+        lengths = [LENGTHS[place % len(LENGTHS)] + place // len(LENGTHS) for place in range(2 * size)]
+        found = _asked(self.native_weights(valid_case, lengths))
+        rows = [Row(tokens=tokens, group=place // size) for place, tokens in enumerate(lengths)]
+        said = [float(weight) for weight in token_weights(spec.loss.policy, rows)]
+        _alike(f"weights of tokens ({spec.loss.policy.aggregation} is said)", found, said)
+
+    def test_a_token_has_the_frameworks_gradient(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        found = _asked(self.native_gradients(valid_case, TOKENS))
+        said = _gradients_of(spec, TOKENS)
+        for token, native, ours in zip(TOKENS, found, said, strict=True):
+            close = math.isclose(native, ours, rel_tol=NEAR, abs_tol=NEAR)
+            assert close, f"{token}: gradient {native:.6g} natively, {ours:.6g} by {spec.objective}"
+
+    def _spec(self, case: ValidCase) -> Spec:
+        return spec_of(self._valid(case))
+
+
+def _asked(answer: Any) -> Any:
+    """The answer of the framework's function; the law is skipped where there is none."""
+    return vacuous("the framework has no function to ask") if answer is None else answer
+
+
+def _dataset_sizes(spec: Spec) -> Iterator[int]:
+    """Prompts of a dataset: whole rollouts, and, where that is allowed, a remainder."""
+    prompts = spec.rollout.prompts_per_rollout
+    if prompts is None:
+        vacuous("rollout.prompts_per_rollout is None: prompts are streamed")
+    yield 4 * prompts
+    if prompts > 1 and spec.order.last_rollout != "error":
+        yield 3 * prompts + (prompts + 1) // 2
+
+
+def _planned(spec: Spec, dataset_size: int) -> Plan:
+    """The plan, whose sizes do not wait for a seed."""
+    try:
+        return plan_of(spec if spec.order.seed is not None else spec.replace(**{"order.seed": 0}), dataset_size)
+    except PlanError as refused:
+        return vacuous(f"the specification leaves it open: {refused}")
+
+
+def _rollouts_of_two_epochs(plan: Plan) -> int:
+    return next(index for index in itertools.count() if plan.rollout(index).epoch >= 2)
+
+
+def _epochs(rollouts: Sequence[Sequence[int]], plan: Plan) -> list[tuple[int, ...]]:
+    """The prompts of each of two epochs, in the order in which they come."""
+    if plan.rollouts_per_epoch is None:  # rollouts wrap around epochs
+        stream = _flat(rollouts)
+        return [tuple(stream[at : at + plan.dataset_size]) for at in range(0, 2 * plan.dataset_size, plan.dataset_size)]
+    whole = plan.rollouts_per_epoch
+    return [tuple(_flat(rollouts[at : at + whole])) for at in range(0, 2 * whole, whole)]
+
+
+def _steps_of(spec: Spec) -> list[int]:
+    """The completions of each step of the first rollout."""
+    if spec.optimizer_step.step_may_span in ("epoch", "run"):
+        return vacuous("an optimizer step may reach across rollouts")
+    size = next(_dataset_sizes(spec))
+    return [len(step.members) for step in _planned(spec, size).steps_using(0)]
+
+
+def _gradients_of(spec: Spec, tokens: Sequence[Token]) -> list[float]:
+    """The gradient of each token's loss, each a completion of its own: by the oracle, which is no adapter's code."""
+    import torch
+
+    from batchbridge.testing.oracle import token_losses
+
+    found = []
+    for token in tokens:
+        new = torch.tensor([token.logprob], dtype=torch.float64, requires_grad=True)
+        old, reference, mask = (new.new_tensor([value]) for value in (token.old, token.reference, 1.0))
+        (gradient,) = torch.autograd.grad(
+            token_losses(spec.objective, new, old, reference, mask, token.advantage).sum(), [new]
+        )
+        found.append(float(gradient))
+    return found
+
+
+def _flat(groups: Iterable[Iterable[Any]]) -> list[Any]:
+    return [one for group in groups for one in group]
+
+
+def _alike(what: str, found: Sequence[float], said: Sequence[float]) -> None:
+    """Fails where one of two lists has another number in it."""
+    largest = max(map(abs, said), default=0.0)
+    pairs = enumerate(zip(found, said, strict=True))
+    off = [place for place, (one, other) in pairs if abs(one - other) > NEAR * largest]
+    numbers = "; ".join(f"completion {place}: {found[place]:.6g} natively, {said[place]:.6g} said" for place in off[:4])
+    assert not off, f"{what}: {len(off)} of {len(said)} differ: {numbers}"

@@ -1,0 +1,258 @@
+"""verl's specification against verl's own functions; and misreadings of its settings, each of which they tell.
+
+No training: verl's configuration, loader, iterator, advantages and losses are called as its trainer and workers call
+them. Steps that run are the other tests' matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.meaning.spec import Spec
+from batchbridge.testing import EvidenceContract, Token, ValidCase
+from batchbridge_on_cpu.verl.workers import compose
+from batchbridge_verl.config import VerlAdapter
+
+pytestmark = pytest.mark.filterwarnings("default")  # verl's dependencies deprecate each other
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+RUN: dict[str, Any] = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 8,
+    f"{ROLLOUT}name": "vllm",
+    f"{ROLLOUT}n": 4,
+    f"{ACTOR}ppo_mini_batch_size": 4,
+    f"{ACTOR}ppo_micro_batch_size_per_gpu": 2,
+    f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 2,
+    f"{ROLLOUT}tensor_model_parallel_size": 1,
+    "data.seed": 7,
+    "trainer.nnodes": 2,
+    "trainer.n_gpus_per_node": 2,
+    "trainer.total_epochs": 2,
+}
+KL = {f"{ACTOR}use_kl_loss": True, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2}
+
+
+class Enough(Exception):
+    """The way out of the trainer once it has said what is asked for."""
+
+
+def composed(case: ValidCase) -> Any:
+    return copy.deepcopy(_composed(*(f"{key}={value}" for key, value in case.source.values.items())))
+
+
+_composed = functools.cache(compose)
+
+
+def loaded(case: ValidCase, dataset_size: int) -> Any:
+    """verl's trainer, as far as its loader and its number of steps are made."""
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+    prompts = list(range(dataset_size))
+    trainer = SimpleNamespace(config=composed(case))
+    trainer.config.data.dataloader_num_workers = 0
+    RayPPOTrainer._create_dataloader(trainer, prompts, prompts, list, None)
+    return trainer
+
+
+def aggregated(case: ValidCase, losses: torch.Tensor, mask: torch.Tensor, groups: int) -> torch.Tensor:
+    """verl's loss of a step whose rows lie in one micro-batch."""
+    from verl.trainer.ppo.core_algos import agg_loss
+
+    actor = composed(case).actor_rollout_ref.actor
+    counted = {"batch_num_tokens": int(mask.sum()), "global_batch_size": len(mask)}
+    return agg_loss(losses, mask, actor.loss_agg_mode, loss_scale_factor=actor.loss_scale_factor, **counted)
+
+
+class VerlsFunctions(EvidenceContract):
+    """What verl's own code says of a case."""
+
+    adapter_class = VerlAdapter
+
+    def native_devices(self, case: ValidCase) -> int:
+        from verl.trainer.main_ppo_v0 import BaseTaskRunner
+
+        return int(BaseTaskRunner().init_resource_pool_mgr(composed(case)).get_n_gpus())
+
+    def native_rollouts(self, case: ValidCase, dataset_size: int) -> int:
+        return int(loaded(case, dataset_size).total_training_steps)
+
+    def native_prompts(self, case: ValidCase, dataset_size: int) -> Iterator[Sequence[int]]:
+        loader = loaded(case, dataset_size).train_dataloader
+        while True:
+            yield from loader
+
+    def native_step_sizes(self, case: ValidCase) -> list[int]:
+        from verl.trainer.ppo import ray_trainer
+        from verl.workers.engine_workers import TrainingWorker
+
+        config, trained = composed(case), []
+        engine = SimpleNamespace(get_data_parallel_size=lambda: 1, get_data_parallel_rank=lambda: 0)
+        engine.train_mode = lambda **options: contextlib.nullcontext()
+        worker = SimpleNamespace(engine=engine, profiler=SimpleNamespace(step=lambda: None))
+        worker.train_batch = lambda data: trained.append(len(data))
+        engine.is_mp_src_rank_with_outputs = lambda: False
+
+        def update(data: Any) -> None:
+            TrainingWorker.train_mini_batch(worker, data)
+            raise Enough
+
+        rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
+        batch = SimpleNamespace(
+            meta_info={}, to_tensordict=lambda: TensorDict({"row": torch.arange(rows)}, batch_size=[rows])
+        )
+        trainer = SimpleNamespace(config=config, actor_rollout_wg=SimpleNamespace(update_actor=update))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ray_trainer, "left_right_2_no_padding", lambda data: data)  # rows have no tokens here
+            with contextlib.suppress(Enough):
+                ray_trainer.RayPPOTrainer._update_actor(trainer, batch)
+        return trained
+
+    def native_advantages(self, case: ValidCase, groups: Sequence[Sequence[float]]) -> list[list[float]]:
+        import numpy
+        from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+        algorithm, size = composed(case).algorithm, len(groups[0])
+        rewards = torch.tensor([reward for group in groups for reward in group])[:, None]
+        found, _ = get_adv_estimator_fn(algorithm.adv_estimator)(
+            token_level_rewards=rewards,
+            response_mask=torch.ones_like(rewards),
+            index=numpy.array([place // size for place in range(len(rewards))]),
+            config=algorithm,
+            **(
+                {"norm_adv_by_std_in_grpo": algorithm.norm_adv_by_std_in_grpo}
+                if algorithm.adv_estimator == "grpo"
+                else {}
+            ),
+        )
+        return found[:, 0].view(-1, size).tolist()
+
+    def native_weights(self, case: ValidCase, lengths: Sequence[int]) -> list[float]:
+        mask = torch.tensor([[float(place < length) for place in range(max(lengths))] for length in lengths])
+        losses = torch.zeros_like(mask).requires_grad_()
+        aggregated(case, losses, mask, len(lengths)).backward()
+        return losses.grad[:, 0].tolist()
+
+    def native_gradients(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
+        from verl.trainer.ppo.core_algos import get_policy_loss_fn, kl_penalty
+        from verl.utils.config import omega_conf_to_dataclass
+
+        actor = omega_conf_to_dataclass(composed(case).actor_rollout_ref.actor)
+        new = torch.tensor([[token.logprob] for token in tokens], dtype=torch.float64, requires_grad=True)
+        old, reference, advantages = (
+            new.new_tensor([[getattr(token, name)] for token in tokens]) for name in ("old", "reference", "advantage")
+        )
+        mask = torch.ones_like(new)
+        named = {"old_log_prob": old, "log_prob": new, "advantages": advantages, "response_mask": mask}
+        loss, _ = get_policy_loss_fn(actor.policy_loss.loss_mode)(**named, loss_agg_mode="token-mean", config=actor)
+        if actor.use_kl_loss:
+            loss = loss + kl_penalty(new, reference, actor.kl_loss_type).mean() * actor.kl_loss_coef
+        (loss * len(tokens)).backward()
+        return new.grad[:, 0].tolist()
+
+
+def case(name: str, **values: Any) -> ValidCase:
+    """A case by its settings, of which `__` stands for a dot."""
+    said = {**RUN, **{key.replace("__", "."): value for key, value in values.items()}}
+    return ValidCase(name=name, source=Source(values=said), context=Context(framework_version="0.9.1"))
+
+
+class TestVerl(VerlsFunctions):
+    """verl's adapter against them."""
+
+    valid = (
+        case("token mean"),
+        case("in order, no deviation", data__shuffle=False, algorithm__norm_adv_by_std_in_grpo=False),
+        case("sequences", **{f"{ACTOR}loss_agg_mode": "seq-mean-token-mean", f"{ROLLOUT}n": 2}),
+        case("sums", **{f"{ACTOR}loss_agg_mode": "seq-mean-token-sum"}),
+        case("two passes, rloo", algorithm__adv_estimator="rloo", **{f"{ACTOR}ppo_epochs": 2}),
+        case("KL, low_var_kl", **KL),
+        case("KL, k1", **KL, **{f"{ACTOR}kl_loss_type": "kl", f"{ACTOR}kl_loss_coef": 0.05}),
+        case("KL, k2, clip", **KL, **{f"{ACTOR}kl_loss_type": "mse", f"{ACTOR}clip_ratio_high": 0.28}),
+        case("gspo", **{f"{ACTOR}policy_loss.loss_mode": "gspo", f"{ACTOR}clip_ratio_low": 0.03}),
+    )
+
+
+LAWS = {
+    "devices": "test_devices_are_those_that_the_framework_counts",
+    "rollouts": "test_the_run_has_the_frameworks_number_of_rollouts",
+    "prompts": "test_rollouts_have_the_prompts_that_the_framework_takes",
+    "steps": "test_a_rollout_is_trained_in_the_frameworks_steps",
+    "advantages": "test_advantages_are_those_that_the_framework_computes",
+    "weights": "test_tokens_weigh_what_they_weigh_in_the_framework",
+    "gradients": "test_a_token_has_the_frameworks_gradient",
+}
+Wrong = Callable[[Spec], dict[str, Any]]
+MISREADINGS: dict[str, tuple[str, str, Wrong]] = {
+    # what is misread: (the law that tells, the case that it is told on, the fields as they are misread)
+    "devices are nodes": ("devices", "token mean", lambda spec: {"topology.world_size": 2}),
+    "an average of tokens is one of sequences": (
+        "weights",
+        "token mean",
+        lambda spec: {"loss.policy.aggregation": "sequence_mean"},
+    ),
+    "a step is counted in prompts": (
+        "steps",
+        "token mean",
+        lambda spec: {"optimizer_step.completions_per_step": spec.optimizer_step.completions_per_step // 4},
+    ),
+    "the deviation is the batch's": ("advantages", "token mean", lambda spec: {"advantage.scale": "batch"}),
+    "the deviation is biased": ("advantages", "token mean", lambda spec: {"advantage.ddof": 0}),
+    "the mean has the completion itself in it": (
+        "advantages",
+        "two passes, rloo",
+        lambda spec: {"advantage.baseline": "group_mean"},
+    ),
+    "prompts are permuted": (
+        "prompts",
+        "in order, no deviation",
+        lambda spec: {"order.prompt_shuffle": "epoch_permutation"},
+    ),
+    "prompts are in order": ("prompts", "token mean", lambda spec: {"order.prompt_shuffle": "none"}),
+    "a remainder of prompts is kept": ("rollouts", "token mean", lambda spec: {"order.last_rollout": "short"}),
+    "a remainder of prompts wraps": ("prompts", "token mean", lambda spec: {"order.last_rollout": "wrap"}),
+    "four passes": ("steps", "token mean", lambda spec: {"optimizer_step.passes_per_rollout": 4}),
+    "k3 is k1": ("gradients", "KL, low_var_kl", lambda spec: {"objective.kl_estimator": "k1"}),
+    "no bound of the estimate": (
+        "gradients",
+        "KL, low_var_kl",
+        lambda spec: {"objective.kl_clamp": None, "objective.kl_log_ratio_clamp": None},
+    ),
+    "one bound of the ratio": ("gradients", "KL, k2, clip", lambda spec: {"objective.clip_high": 0.2}),
+    "epochs are rollouts": (
+        "rollouts",
+        "token mean",
+        lambda spec: {"horizon.epochs": None, "horizon.rollouts": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("misread", MISREADINGS)
+def test_a_misreading_is_told_by_verls_own_functions(misread: str) -> None:
+    """A misread field that is the specification's alone: written twice, the contract of an adapter cannot see it."""
+    law, named, wrong = MISREADINGS[misread]
+
+    class Misreading(VerlAdapter):
+        def read(self, source: Source, context: Context) -> Reading:
+            reading = super().read(source, context)
+            assert reading.spec is not None
+            return dataclasses.replace(reading, spec=reading.spec.replace(**wrong(reading.spec)))
+
+    class Held(VerlsFunctions):
+        adapter_class = Misreading
+
+    test = getattr(Held(), LAWS[law])
+    (one,) = (one for one in TestVerl.valid if one.name == named)
+    with pytest.raises(AssertionError, match="nativ"):
+        test(one)
