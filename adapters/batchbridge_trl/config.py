@@ -99,7 +99,7 @@ class TrlAdapter(PackagedAdapter):
             rows = with_declared(rows, program.declared)
             if source.trainers is None:
                 source = dataclasses.replace(source, trainers=program.trainers)
-        refused, bad = [], set[str]()
+        refused, bad, loose = [], set[str](), tuple[str, ...]()
         alone = source.path is not None and not source.argv and source.construction is None
         of_recipe = {key for key in source.values if isinstance(key, str)} if alone else set[str]()
         if source.native is not None:
@@ -108,6 +108,7 @@ class TrlAdapter(PackagedAdapter):
             found += [_no_text(key) for key in source.values if not isinstance(key, str)]
             source, recipe, problem = recipe_of(source)
             found += [*([problem] if problem else []), *(recipe.problems if recipe else ())]
+            loose = tuple(f"the recipe {where.value}" for where in (problem.where if problem else ()))
             defaults = user_settings(recipe, rows, version) if recipe else CommandLine()
             command = user_settings(source, rows, version)
             handed = handed_on(command, source.argv)
@@ -183,7 +184,7 @@ class TrlAdapter(PackagedAdapter):
             found += refused_arguments(source.trainers, version, takes, context.copy)
         guessed = (places[WORLD],) if world.guessed and WORLD in places else ()
         reading = dataclasses.replace(
-            self.unread(version, found, context), native=native, given=places, guessed=guessed
+            self.unread(version, found, context), native=native, given=places, guessed=guessed, loose=loose
         )
         if bad & _DECIDING or (sizes := sizes_of(native)) is None:
             return reading

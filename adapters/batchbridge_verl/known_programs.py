@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from batchbridge import Source, Where
@@ -14,6 +14,7 @@ _VOTES = "reward_model.reward_kwargs.n_votes_per_prompt"
 _TRAINED = "reward_model.reward_kwargs.n_samples_per_prompt"
 _AGENTS = "actor_rollout_ref.rollout.n_agent"
 _RESEARCHERS = "agent_grpo.n"
+_TOOLS = "actor_rollout_ref.rollout.n_repeat"
 _PRUNING = "cppo.pruning_rate"
 _REJECTION = "trainer.rejection_sample"
 _MULTIPLIER = "trainer.rejection_sample_multiplier"
@@ -101,18 +102,21 @@ def _agents_sizes(native: Mapping[str, Any]) -> CountedSizes | None:
     return CountedSizes(prompts, agents * group, prompts * agents * group, mini * group)
 
 
-def _researchers(native: Mapping[str, Any]) -> str:
-    return (
-        f"each prompt gets {native.get(_RESEARCHERS, _RESEARCHERS)} completions ({_RESEARCHERS}), whatever {GROUP} says"
-    )
+def _repeats(key: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda native: f"each prompt gets {native.get(key, key)} completions ({key}), whatever {GROUP} says"
 
 
-def _researchers_sizes(native: Mapping[str, Any]) -> CountedSizes | None:
-    found = positive(native, PROMPTS, _RESEARCHERS, GROUP, MINI)
-    if found is None:
-        return None
-    prompts, samples, group, mini = found
-    return CountedSizes(prompts, samples, prompts * samples, mini * group)
+def _repeats_sizes(key: str) -> Callable[[Mapping[str, Any]], CountedSizes | None]:
+    """A mini-batch counts rows, and is multiplied by verl's own number of samples alone."""
+
+    def sizes(native: Mapping[str, Any]) -> CountedSizes | None:
+        found = positive(native, PROMPTS, key, GROUP, MINI)
+        if found is None:
+            return None
+        prompts, samples, group, mini = found
+        return CountedSizes(prompts, samples, prompts * samples, mini * group)
+
+    return sizes
 
 
 def _ttrl_sizes(native: Mapping[str, Any]) -> CountedSizes | None:
@@ -175,10 +179,19 @@ KNOWN = (
     ),
     KnownProgram(
         "DeepResearcher",
-        _researchers,
+        _repeats(_RESEARCHERS),
         "DeepResearcher c93be8f verl/trainer/ppo/ray_trainer.py:1061; workers/fsdp_workers.py:119 (as IGPO 8660196)",
         keys=frozenset({_RESEARCHERS}),
-        sizes=_researchers_sizes,
+        sizes=_repeats_sizes(_RESEARCHERS),
+        silent=_ABOUT_SIZES,
+    ),
+    KnownProgram(
+        "Agent-R1",
+        _repeats(_TOOLS),
+        "EarlyKnowledgeAlignment 90b5b95 verl/trainer/ppo/ray_trainer.py:1125; workers/fsdp_workers.py:119 "
+        "(as Compiler-R1 b905454 agent_r1/src/agent_ray_trainer.py:997)",
+        keys=frozenset({_TOOLS}),
+        sizes=_repeats_sizes(_TOOLS),
         silent=_ABOUT_SIZES,
     ),
     KnownProgram(

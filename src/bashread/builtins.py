@@ -152,6 +152,40 @@ def _read(shell: Shell, words: list[Word], line: int, document: str | None) -> O
     return ASSUMED
 
 
+def _getopts(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    """`getopts SPECIFICATION NAME [WORDS]`, each option in its own word; where a word is not known, all is open."""
+    place = shell.variables.get("OPTIND", "1")
+    if len(words) < 3 or not isinstance(place, str) or not place.isdigit():
+        return _read(shell, words, line, document)
+    specification, name, given = words[1].text, words[2].text, words[3:] or shell.positional
+    rest = given[int(place) - 1 :]
+    option = rest[0].text if rest else ""
+    flag, takes = option[1:2], f"{option[1:2]}:" in specification.removeprefix(":")
+    if any(word.open or shell.unknowns.of(word.text) for word in rest[:1]) or (
+        takes and any(w.open for w in rest[1:2])
+    ):
+        return _read(shell, words, line, document)
+    known = flag != ":" and flag in specification
+    if known and not takes and option[2:] and option != "--":  # several flags in a word
+        return _read(shell, words, line, document)
+    shell.variables.pop("OPTARG", None)
+    if option[:1] != "-" or option in ("-", "--"):
+        shell.assign(name, "?", line)
+        shell.assign("OPTIND", str(int(place) + (option == "--")), line)
+        return Outcome(False)
+    value = option[2:] or (rest[1].text if rest[1:] else None)
+    lacks = known and takes and value is None
+    said = (":" if lacks else "?") if specification.startswith(":") else "?"
+    shell.assign(name, flag if known and not lacks else said, line)
+    if not known or lacks:
+        if specification.startswith(":"):
+            shell.assign("OPTARG", flag, line)
+    elif takes:
+        shell.assign("OPTARG", str(value), line)
+    shell.assign("OPTIND", str(int(place) + (2 if takes and not lacks and not option[2:] else 1)), line)
+    return DONE
+
+
 def _source(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
     named = words[1].text if len(words) > 1 else ""
     text = None if not named or shell.unknowns.of(named) else shell.beside(named)
@@ -170,12 +204,13 @@ BUILTINS: Mapping[str, Builtin] = {
     **dict.fromkeys(("cd", "pushd", "popd"), _cd),
     **dict.fromkeys(("trap", "wait", "sleep", "umask", "ulimit", "shopt"), _ignored),
     **dict.fromkeys(("exit", "return", "break", "continue"), _leave),
-    **dict.fromkeys(("read", "mapfile", "readarray", "getopts"), _read),
+    **dict.fromkeys(("read", "mapfile", "readarray"), _read),
     **dict.fromkeys(("test", "["), _test),
     **dict.fromkeys(("source", "."), _source),
     **dict.fromkeys(("basename", "dirname"), _part_of_path),
     "cat": _cat,
     "echo": _echo,
+    "getopts": _getopts,
     "let": _let,
     "printf": _printf,
     "pwd": _pwd,

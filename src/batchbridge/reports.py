@@ -277,7 +277,7 @@ def _fields(
             reading = reading if found is None else found.reading
         adapter = plugins.adapters().get(reading.framework)
         if adapter is not None and any(one.code in adapter.undeclared for one in reading.findings):
-            from batchbridge.reading.undeclared import declared_elsewhere, refused_sizes, undeclared
+            from batchbridge.reading.undeclared import declared_elsewhere, refused_sizes, replaced, undeclared
 
             lacking = undeclared(adapter, reading)
             if found is not None:
@@ -288,6 +288,7 @@ def _fields(
                 nowhere = tuple(key for key in lacking if key not in elsewhere)
                 refused = tuple(key for key in lacking if elsewhere.get(key))
             refused = tuple(dict.fromkeys((*refused, *refused_sizes(adapter, reading))))
+            refused = tuple(key for key in refused if key not in replaced(adapter, reading))
         differs = reading.copy is not None and bool(reading.copy.differing)  # valid on no number of devices
         is_open = reading.keeping(keep).supposed.verdict == "undecided" and bool(reading.native) and not differs
         if is_open and said["world_size"] is None:

@@ -205,6 +205,12 @@ class Calls(Expressions):
             return words[place - 1]
         raise Undecided(named(text_of(node)))
 
+    def count_of_words(self, node: ast.AST) -> int:
+        """The length of `sys.argv`. Raises `Undecided` where the command line is not known, or a word may be more."""
+        if self.words is None or any(word.startswith(arguments.OPEN) for word in self.words):
+            raise Undecided(named(text_of(node)))
+        return len(self.words) + 1
+
     def called_one_of(self, made_of: OneOf, call: Call) -> None:
         """Keeps the calls of two classes of which one is called."""
         for one in made_of.classes:
@@ -320,6 +326,8 @@ class Calls(Expressions):
             return first
         if name in _ACCEPTED and isinstance(first, (Symbol, Class)):
             return Accepted(first.name)
+        if name == "len" and isinstance(first, Symbol) and first.name == "sys.argv":
+            return self.count_of_words(node)
         if name in FUNCTIONS:
             return called(name, positional, keywords)
         last = name.rpartition(".")[2]

@@ -7,6 +7,7 @@ values are unknown behind it. A loop over known items is read for each of them, 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,9 @@ from pyread.values import Class, Function, Instance, Place, Scope, Symbol, Undec
 
 MOST_STATEMENTS = 20_000
 """Statements that are read of one program: enough for any script, and a bound for what loops multiply."""
+MOST_OF_A_FUNCTION = 1_000
+"""Statements that are read of one function and what it calls, in all its calls: a simulation that is asked a hundred
+times would leave nothing for the configuration behind it."""
 MOST_TURNS = 64
 """Turns of a loop that are read one by one."""
 
@@ -38,6 +42,7 @@ class Machine(Calls):
         self.trees: dict[str, ast.Module] = {}
         self._modules: dict[str, Scope] = {}
         self._left = MOST_STATEMENTS
+        self._spent: Counter[ast.AST] = Counter()
         self.exhausted = False
 
     @contextmanager
@@ -86,6 +91,17 @@ class Machine(Calls):
         return self._modules[path]
 
     # ---- statements
+
+    def call_function(self, function: Function, positional: list[Any], keywords: dict[str, Any]) -> Any:
+        """The value that a function returns; an unknown one also where its earlier calls had all that is read of it."""
+        if self._spent[function.node] >= MOST_OF_A_FUNCTION:
+            self.exhausted = True
+            return named(f"{function.node.name}(...)")
+        before = self._left
+        try:
+            return super().call_function(function, positional, keywords)
+        finally:
+            self._spent[function.node] += before - self._left
 
     def run(self, body: Sequence[ast.stmt], scope: Scope) -> None:
         """Reads statements one after the other."""

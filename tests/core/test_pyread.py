@@ -324,3 +324,34 @@ def test_words_that_argparse_gathers_are_none_where_none_are_given() -> None:
     for nargs in ("argparse.REMAINDER", "'*'"):
         assert value("[1, *a.rest]", text.format(nargs=nargs)) == [1]
     assert isinstance(value("a.rest", text.format(nargs="'+'")), UnknownValue)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(["m"], [("trl.GRPOConfig", False)]), (["m", "--beta", "0.1"], [("trl.GRPOConfig", True)])],
+)
+def test_a_branch_on_the_number_of_words_is_decided_by_the_command_line(
+    words: list[str], expected: list[tuple[str, bool]]
+) -> None:
+    text = (
+        f"{CALL}import sys\nfrom transformers import HfArgumentParser\nparser = HfArgumentParser(GRPOConfig)\n"
+        "if len(sys.argv) > 2:\n    args = parser.parse_args_into_dataclasses(args=sys.argv[2:])[0]\n"
+        "else:\n    args = GRPOConfig(beta=0.2)\n"
+    )
+    assert [(call.name, call.parsed) for call in read(text, words=words).calls] == expected
+    assert len(read(text).calls) == 2  # no command line is known
+
+
+def test_a_simulation_that_is_asked_in_loops_leaves_the_configuration_behind_it_to_be_read() -> None:
+    def find(name: str, beside: str) -> tuple[str, str] | None:
+        steps = "".join(f"    x{n} = {n}\n" for n in range(30))
+        turns = "def play():\n    for turn in range(60):\n        step()\n"
+        return (f"def step():\n{steps}    return 1\n{turns}", "env.py") if name == "env" else None
+
+    games = "for game in range(60):\n    play()\n    seen = step()\n"
+    text = f"{CALL}from env import play, step\n{games}GRPOConfig(beta=0.3)\n"
+    program = read(text, find_module=find)
+    assert [call.arguments for call in program.calls] == [{"beta": 0.3}]
+    assert not program.whole
+    unknown = value("seen", "from env import play, step\nplay()\nplay()\nseen = step()", find_module=find)
+    assert unknown_in(unknown) == UnknownValue("seen", ("step(...)",))

@@ -232,6 +232,10 @@ def test_the_default_of_cppos_own_program_does_not_replace_what_the_command_says
             "64 prompts x 16 = 1,024 completions per rollout; 32 optimizer steps of 32 completions",
         ),
         (
+            "+actor_rollout_ref.rollout.n_repeat=5 actor_rollout_ref.rollout.n=1",
+            "64 prompts x 5 = 320 completions per rollout; 10 optimizer steps of 32 completions",
+        ),
+        (
             "+trainer.rejection_sample=True",
             "64 prompts x 8 = 512 completions per rollout; what an optimizer step has is not decided",
         ),

@@ -342,7 +342,8 @@ class Reading:
     unreached: Unreached | None = None
     """The launcher, if there is one, that keeps `batchbridge run` in front of the command from the training."""
     loose: tuple[str, ...] = ()
-    """Words of the command that are not known and may be any settings: what they decide is open."""
+    """Words of the command that are not known and may be any settings, and files of settings that it names and that are
+    not here: what they decide is open."""
     condition: Condition | None = None
     """The condition that the reading rests on, where it is not known that the framework's own trainer runs. `read`
     leaves errors about the run undecided then, with BB041."""

@@ -35,6 +35,8 @@ from pyread import (
 
 MAX_BYTES = 32 << 20
 """Largest notebook or program (bytes): outputs of a notebook hold pictures."""
+MOST_PROGRAMS = 64
+"""Whose trainers are kept, see `trainers_of`."""
 LEVELS = 3
 """Folders above a program in which a module or a file of settings is looked for."""
 MOST_BYTES_OF_A_FILE = 1 << 20
@@ -257,8 +259,37 @@ def started(
 
 
 def trainers_of(file: Path) -> tuple[BuiltTrainer, ...] | None:
-    """The trainers that a program builds, whatever stands behind it; None where it cannot be read."""
-    return started(file, (), None, {}, {}).trainers
+    """The trainers that a program builds, whatever stands behind it; None where it cannot be read.
+
+    A recipe is judged once for each release and number of devices, and its program is read once for all of them, until
+    a file of the program changes.
+    """
+    known = _TRAINERS_OF.get(file)
+    if known is not None and all(_stamp(Path(one)) == stamp for one, stamp in known[1]):
+        return known[0]
+    if (text := _text(file)) is None:
+        return None
+    try:
+        program = _read(text, file, {}, None)
+    except NotPython:
+        return None
+    found = _trainers(program)
+    if len(_TRAINERS_OF) >= MOST_PROGRAMS:
+        _TRAINERS_OF.clear()
+    _TRAINERS_OF[file] = found, tuple((one, _stamp(Path(one))) for one in program.trees)
+    return found
+
+
+_TRAINERS_OF: dict[Path, tuple[tuple[BuiltTrainer, ...], tuple[tuple[str, tuple[int, int] | None], ...]]] = {}
+"""A program's file to its trainers, and to when each file of it was last written and how long it was."""
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def python_text(path: Path) -> str:

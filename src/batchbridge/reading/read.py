@@ -198,7 +198,7 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
     if source.unreached is not None:
         reading = dataclasses.replace(reading, unreached=source.unreached)
     if source.loose:
-        reading = dataclasses.replace(reading, loose=source.loose)
+        reading = dataclasses.replace(reading, loose=(*reading.loose, *source.loose))
     findings += _placeholders(source, reading)
     if reading.dataset_size is None:
         reading = dataclasses.replace(reading, dataset_size=context.dataset_size)

@@ -34,6 +34,15 @@ def refused_sizes(adapter: Adapter, reading: Reading) -> Iterator[str]:
             yield from (place.key for place in one.where if place.key is not None)
 
 
+def replaced(adapter: Adapter, reading: Reading) -> frozenset[str]:
+    """The undeclared keys whose names the framework has for something that another place says: a recipe's
+    `num_processes`, which its program drops, where the launcher is told how many processes it starts."""
+    found = [one for one in reading.findings if one.code in adapter.undeclared]
+    dropped = {where.key: (where.file, where.line) for one in found for where in one.where if where.key is not None}
+    said = {key: reading.given[key] for key in dropped.keys() & reading.given.keys()}
+    return frozenset(key for key, where in said.items() if (where.file, where.line) != dropped[key])
+
+
 def deciding(reading: Reading) -> Iterator[str]:
     """The native keys that the sizes of its batches come from."""
     for path, origin in reading.provenance.items():

@@ -45,6 +45,26 @@ def test_a_recipe_that_is_not_there_is_undecided(tmp_path: Path) -> None:
     assert reading.verdict == "undecided"
 
 
+def test_sizes_beside_a_recipe_that_is_not_there_are_said_under_that_condition(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("trl grpo --config nowhere.yaml --num_processes 3\n")
+    said = batchbridge.check(tmp_path / "run.sh", version="1.16.0").text()
+    assert "so counted, and right if the recipe nowhere.yaml says nothing of them" in said
+    assert [
+        one.code for one in batchbridge.read(tmp_path / "run.sh", version="1.16.0").wrong if not one.undecided
+    ] == []
+
+
+def test_a_key_of_a_recipe_that_its_program_drops_hides_no_sizes_that_the_launcher_decides(tmp_path: Path) -> None:
+    (tmp_path / "grpo.py").write_text("from trl import GRPOConfig, TrlParser\nTrlParser((GRPOConfig,))\n")
+    (tmp_path / "recipe.yaml").write_text(f"num_processes: 7\n{RECIPE}")
+    (tmp_path / "run.sh").write_text("accelerate launch --num_processes 2 src/open_r1/grpo.py --config recipe.yaml\n")
+    found = batchbridge.check(tmp_path / "run.sh")
+    assert found.nowhere == ("num_processes",)
+    assert found.refused == ()
+    assert found.reading.spec is not None
+    assert found.reading.spec.optimizer_step.completions_per_step == 8
+
+
 def test_accelerate_says_the_world_size(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
