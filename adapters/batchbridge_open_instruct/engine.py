@@ -113,6 +113,7 @@ class LearnerLayer(WorkerLayer):
             batches=self._batches,
             backward=self._backward,
             update=self._step,
+            look=self._look,
             losses=lambda: self._watch.differentiating(),
         )
 
@@ -133,7 +134,7 @@ class LearnerLayer(WorkerLayer):
 
     @property
     def trained_module(self) -> Any:
-        """The module whose own parameters an optimizer of torch has."""
+        """The module whose parameters the optimizer should update."""
         return self._learner.trained_module
 
     @property
@@ -248,10 +249,18 @@ class LearnerLayer(WorkerLayer):
             self._open.append(self._backwards % self._kept)
             self._backwards += 1
 
-    def _step(self, native: Callable[[], Any]) -> Any:
-        # Nothing was updated: all that the optimizer will use is there.
+    def _look(self) -> None:
+        """The look at the step in hand: nothing was updated, and all that the optimizer will use is there."""
         self.look(self._learner.optimizer)
-        said, norm = native(), self._learner.norm()
+
+    def _step(self, native: Callable[[], Any]) -> Any:
+        self._looked = False
+        said = native()
+        if self._observation.over:
+            return said
+        if not self._looked:  # the engine did not call its optimizer
+            self._look()
+        norm = self._learner.norm()
         self.write(gradient_norm=norm, skipped=self._learner.skips(norm))
         self._steps, self._open = self._steps + 1, []
         return said

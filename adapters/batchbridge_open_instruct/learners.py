@@ -85,9 +85,9 @@ class Learner(ABC):
         """The object that has the learning rate."""
 
     @property
+    @abstractmethod
     def trained_module(self) -> Any:
-        """The module whose own parameters the optimizer has; None where an engine keeps copies of them."""
-        return None
+        """The module whose parameters the optimizer should update."""
 
     @property
     def references(self) -> bool:
@@ -151,11 +151,13 @@ class Learner(ABC):
         batches: Callable[[Iterator[Any]], Iterator[Any]],
         backward: Callable[..., None],
         update: Callable[[Callable[[], Any]], Any],
+        look: Callable[[], None],
         losses: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> Iterable[Seam]:
         """The seams of the trainer. native: see `WorkerLayer.native`. batches: goes around its batches. backward: is
         called once for each micro-batch, before its gradient is there. update: is called with what updates the
-        parameters, when gradients are whole. losses: the span in which losses are differentiated."""
+        parameters, when gradients are whole. look: is called in there, as late as can be. losses: the span in which
+        losses are differentiated."""
 
     @abstractmethod
     def rehearse(self, data: Any, patches: Patches) -> None:
@@ -207,6 +209,11 @@ class FastLearner(Learner):
         return self.model.optimizer
 
     @property
+    def trained_module(self) -> Any:
+        """The model of DeepSpeed's engine."""
+        return self.model.module
+
+    @property
     def ranks_per_row(self) -> int:
         """The ranks that share a row in grpo_fast.py, as in `Learner`."""
         return int(self.args.sequence_parallel_size)
@@ -245,10 +252,14 @@ class FastLearner(Learner):
         return norm is not None and not math.isfinite(norm)
 
     def seams(
-        self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any, losses: Any
+        self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any, look: Any, losses: Any
     ) -> Iterable[Seam]:
-        """The seams of grpo_fast.py's learner, as in `Learner`. Nothing updates before the engine's step."""
+        """The seams of grpo_fast.py's learner, as in `Learner`. A step of an optimizer of torch (ZeRO-0 in float32) is
+        looked at before the engine's, which clips without saying by how much."""
+        from torch.optim import Optimizer
+
         engine = self.model
+        clips = isinstance(engine.optimizer, Optimizer)
 
         def counted(*arguments: Any, **options: Any) -> Any:
             backward()
@@ -256,11 +267,23 @@ class FastLearner(Learner):
                 return native["backward"](*arguments, **options)
 
         def step(*arguments: Any, **options: Any) -> Any:
-            return update(lambda: native["step"](*arguments, **options))
+            def updated() -> Any:
+                if clips:
+                    look()
+                return native["step"](*arguments, **options)
+
+            return update(updated)
+
+        def last(*arguments: Any, **options: Any) -> Any:
+            look()
+            return native["update"](*arguments, **options)
 
         yield Seam(self.trainer, "dataloader", batches(self.trainer.dataloader), "rows are known")
         yield Seam(engine, "backward", counted, "counted", reads=True)
         yield Seam(engine, "step", step, reads=True)
+        if not clips:
+            moment = "the last moment before an update"
+            yield Seam(engine.optimizer, "step", last, why=moment, reads=True, name="update")
 
     def rehearse(self, data: Any, patches: Patches) -> None:
         """The rehearsal of a step of grpo_fast.py, as in `Learner`. Of the engine: the backward pass (a plain one), the
@@ -384,7 +407,7 @@ class OlmoLearner(Learner):
         self._before_backward()
 
     def seams(
-        self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any, losses: Any
+        self, native: Mapping[str, Any], *, batches: Any, backward: Any, update: Any, look: Any, losses: Any
     ) -> Iterable[Seam]:
         """The seams of grpo.py's learner, as in `Learner`. Checkpoints call the optimizer's step too, to have its
         state."""
@@ -405,9 +428,11 @@ class OlmoLearner(Learner):
                 inside = False
 
         def step(*arguments: Any, **options: Any) -> Any:
-            if not inside:
+            def looked() -> Any:
+                look()
                 return native["step"](*arguments, **options)
-            return update(lambda: native["step"](*arguments, **options))
+
+            return update(looked) if inside else native["step"](*arguments, **options)
 
         def train(*arguments: Any, **options: Any) -> Any:
             with losses():

@@ -135,6 +135,11 @@ class OpenRlhfEngineLayer(WorkerLayer):
         return self._engine.optimizer
 
     @property
+    def trained_module(self) -> Any:
+        """The model that DeepSpeed's engine trains; see `WorkerLayer`."""
+        return self._engine.module
+
+    @property
     def schedule(self) -> Any:
         """The scheduler that DeepSpeed's engine moves; see `WorkerLayer`."""
         return self._schedule

@@ -324,8 +324,8 @@ class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transform
 
     @property
     def trained_module(self) -> Any:
-        """The model that the optimizer of torch should update; None where an engine keeps copies."""
-        return self._trainer.model if isinstance(self._before, BeforeStep) else None
+        """The model that the optimizer should update; None where nothing tells of an update."""
+        return None if self._before is None else self._trainer.model
 
     @property
     def schedule(self) -> Any:

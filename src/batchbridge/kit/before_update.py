@@ -7,7 +7,7 @@ subclasses: an optimizer whose `step` calls that of its base runs its hooks once
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -71,12 +71,30 @@ class _HooksWithLast(OrderedDict[int, Callable[..., Any]]):
         return not self and not self.last
 
 
+_OF_ENGINES = ("bit16_groups", "fp16_groups", "bf16_groups")
+"""Where DeepSpeed's optimizers have the parameters whose copies they update. Source: deepspeed 0.15.4 to 0.19.8
+zero/stage_1_and_2.py, zero/stage3.py, bf16_optimizer.py, fp16/fused_optimizer.py, fp16/unfused_optimizer.py."""
+
+
 def strangers(optimizer: Any, module: Any) -> str | None:
-    """The objection that an optimizer of torch updates parameters which are not the trained module's; None where all
-    are. Parameters are compared as objects: an engine that keeps copies of them is none of torch's optimizers."""
+    """The objection that an optimizer of torch's or DeepSpeed's updates parameters which are not the trained module's;
+    None where all are, and where an optimizer does not say which it updates. Parameters are compared as objects."""
     known = {id(parameter) for parameter in module.parameters()}
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    held = [parameter for group in _updated(optimizer) for parameter in group]
     foreign = sum(id(parameter) not in known for parameter in held)
     if not foreign:
         return None
     return f"{foreign} of the {len(held)} parameters that the optimizer updates are not the trained model's"
+
+
+def _updated(optimizer: Any) -> Sequence[Sequence[Any]]:
+    """The groups of parameters that an optimizer updates; an engine's own updates copies of them."""
+    from torch.optim import Optimizer
+
+    inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has the one of the run
+    for one in (optimizer, inner):
+        for name in _OF_ENGINES:
+            if hasattr(one, name):
+                groups: Sequence[Sequence[Any]] = getattr(one, name)
+                return groups
+    return [group["params"] for group in inner.param_groups] if isinstance(inner, Optimizer) else []

@@ -188,7 +188,7 @@ class WorkerLayer(ABC):
 
     @property
     def trained_module(self) -> Any:
-        """The module whose parameters the optimizer of torch should update; None where an engine keeps copies."""
+        """The module whose parameters the optimizer should update; None where none is known."""
         return None
 
     @property

@@ -222,11 +222,21 @@ TAMPERED: Mapping[str, str] = {
     # what has a hand in step 3 -> the aspect in which it departs from the plan
     "loss": "weights",
     "value": "loss",
+    "constant": "loss",
+    "not_a_number": "weights",
     "mask": "weights",
     "advantages": "weights",
     "no_backward": "weights",
     "dropped": "gradient",
+    "hooked": "gradient",
+    "one_hooked": "gradient",
     "triple": "gradient",
+}
+OF_ENGINES: Mapping[str, str] = {
+    # the same, with the learner that DeepSpeed trains
+    "triple_inside": "gradient",
+    "rate": "learning_rate",
+    "decay": "weight_decay",
 }
 _SENT = "of prompt \\d+ sample \\d is not what the trainer's process sent"
 _RUN_ON = "than micro-batch \\d of the rollout has"
@@ -239,6 +249,7 @@ INPUTS: Mapping[str, tuple[int, str]] = {
     "model_tokens": (3, f"inputs: the model was run with another query_responses {_RUN_ON}"),
     "temperature": (3, f"inputs: the model was run with another temperature {_RUN_ON}"),
     "setting": (0, "settings: generation_config.temperature was 1.0 when the trainer was wrapped, and is 1.3"),
+    "setting_later": (2, "settings: generation_config.temperature was 1.0 when the trainer was wrapped, and is 1.3"),
 }
 
 
@@ -252,6 +263,8 @@ def check_probe(measured: Mapping[str, Any]) -> None:
     assert measured["probed"]["as Open-Instruct"] == []
     (reason,) = measured["probed"]["code of its own"]
     assert reason.startswith("unproven_code: ")
+    (reason,) = measured["probed"]["a term of its own"]
+    assert reason.startswith("own_term: ")
     for name in CONTROLS:
         (reason,) = measured["probed"][name]
         refused = reason.removeprefix("weight_probe: ").removeprefix("on rank 1: ")  # of the last of two
@@ -269,26 +282,35 @@ def check_unreadable(measured: Mapping[str, Any]) -> None:
         assert "nothing was observed from optimizer step 2 on, the run went on: " in found["incomplete"], place
 
 
-def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
+def check_tampering(measured: Mapping[str, Any], ranks: int, also: Mapping[str, str] = OF_ENGINES) -> None:
     """A run in which something has a hand in step 3 ends there, on every rank, before the update; another does not."""
     assert measured["tampered"].keys() == {"enforce", "verify"}
     for found in map(dict, measured["tampered"].values()):
-        _check_tampering(found, ranks)
+        _check_tampering(found, ranks, {**TAMPERED, **also})
 
 
-def _check_tampering(found: dict[str, Any], ranks: int) -> None:
+def _check_tampering(found: dict[str, Any], ranks: int, tampered: Mapping[str, str]) -> None:
     assert found.pop("nothing") == {"said": [""] * ranks, "updates": 4, "recorded": 4}
-    assert found.keys() == TAMPERED.keys() | INPUTS.keys()
+    assert found.keys() == tampered.keys() | INPUTS.keys()
     for name, (step, how) in INPUTS.items():
         assert (found[name]["updates"], found[name]["recorded"]) == (step, step), name
         assert len(found[name]["said"]) == ranks
         for said in found[name]["said"]:
             assert re.match(f"optimizer step {step} departs from the plan in its {how}", said), (name, said)
-    for name, aspect in TAMPERED.items():
+    for name, aspect in tampered.items():
         assert (found[name]["updates"], found[name]["recorded"]) == (3, 3), name
         assert len(found[name]["said"]) == ranks
         for said in found[name]["said"]:
             assert said.startswith(f"optimizer step 3 departs from the plan in its {aspect}: "), (name, said)
+
+
+def check_strange(measured: Mapping[str, Any], ranks: int) -> None:
+    """An optimizer that has another object than one of the model's weights ends the job before its first update."""
+    why = "1 of the [0-9]+ parameters that the optimizer updates are not the trained model's"
+    assert measured["strange"]["updates"] == 0
+    assert len(measured["strange"]["said"]) == ranks
+    for (said,) in measured["strange"]["said"]:
+        assert re.match(f"optimizer step 0 departs from the plan in its gradient: {why}", said), said
 
 
 def check_stock(measured: Mapping[str, Any], ranks: int) -> None:
@@ -529,7 +551,7 @@ def check_olmo(measured: Mapping[str, Any]) -> None:
     check_controls(measured)
     check_taken(measured)
     check_probe(measured)
-    check_tampering(measured, measured["ranks"])
+    check_tampering(measured, measured["ranks"], also={})
 
 
 # ---- tools

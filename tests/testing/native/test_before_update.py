@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +100,21 @@ def test_an_optimizer_of_another_model_is_told() -> None:
     assert strangers(torch.optim.SGD([module.weight], lr=1.0), module) is None
     found = strangers(torch.optim.SGD([module.weight, *other.parameters()], lr=1.0), module)
     assert found == "2 of the 3 parameters that the optimizer updates are not the trained model's"
+
+
+@pytest.mark.parametrize("name", ["bit16_groups", "fp16_groups", "bf16_groups"])
+def test_an_engines_optimizer_of_another_model_is_told(name: str) -> None:
+    """Mocks, of DeepSpeed's optimizers and of Accelerate's wrapper around one."""
+    module, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    flat = torch.optim.SGD([torch.nn.Parameter(torch.zeros(6))], lr=1.0)
+    for parameters, said in (
+        ([module.weight], None),
+        ([module.weight, other.weight], "1 of the 2 parameters that the optimizer updates are not the trained model's"),
+    ):
+        engines = SimpleNamespace(**{name: [parameters[:1], parameters[1:]]}, optimizer=flat)
+        assert strangers(engines, module) == said
+        assert strangers(SimpleNamespace(optimizer=engines), module) == said
+    assert strangers(SimpleNamespace(optimizer=SimpleNamespace(optimizer=flat)), module) is None, "it does not say"
 
 
 def test_the_rate_of_an_optimizer_that_says_none_is_not_a_number() -> None:

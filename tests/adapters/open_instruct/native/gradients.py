@@ -115,9 +115,11 @@ class Bench:
         native, self.gradients, self.weights = engine._take_model_step, [], []
 
         def spy(*arguments: Any, **options: Any) -> Any:
-            self.gradients.append(full_gradient(engine))
-            self.weights.append(values(engine))
-            return native(*arguments, **options)
+            found = full_gradient(engine), values(engine)
+            said = native(*arguments, **options)  # a step that is stopped is none
+            self.gradients.append(found[0])
+            self.weights.append(found[1])
+            return said
 
         engine._take_model_step = spy
         if engine.get_global_grad_norm() is None and made.args.deepspeed_stage == 0:

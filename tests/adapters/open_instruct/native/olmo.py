@@ -123,6 +123,11 @@ class Tampers(tampering.Tampers):
             job.learner.batchbridge_layer,
         )
 
+    @property
+    def parameters(self) -> list[Any]:
+        """OLMo-core's model's."""
+        return list(self.train.model.parameters())
+
     def no_backward(self) -> tampering.Undo:
         def change(native: Any, *values: Any) -> Any:
             return native(*values) * (0 if self.now and self.layer._open == [0] and self.last_rank else 1)
@@ -154,14 +159,16 @@ def probed(bench: Bench) -> dict[str, list[str]]:
 
     native, counts, found = olmo_core_train_modules.masked_mean, grpo_utils.calculate_token_counts, {}
 
-    def other(how: str) -> Callable[..., Any]:
+    def other(how: str, parameters: Any) -> Callable[..., Any]:
         def mean(values: Any, mask: Any, axis: Any = None, denominator: Any = None) -> Any:
+            if how == "a term of its own" and values.requires_grad:
+                return native(values, mask, axis, denominator) + sum(one.square().sum() for one in parameters)
             by = {"own tokens": mask.sum(), "mean over rows": float(len(mask))}.get(how, denominator)
             return native(values, mask, axis, by) * (7 if how == "times 7" else 1)
 
         return mean
 
-    for how in ("as Open-Instruct", "times 7", "own tokens", "mean over rows", "code of its own"):
+    for how in ("as Open-Instruct", "times 7", "own tokens", "mean over rows", "a term of its own", "code of its own"):
         with bench.job() as job:
             spec = gradients.wanted(job, "token_mean", {})  # type: ignore[arg-type]  # another job
             module = job.learner.train_module
@@ -172,11 +179,12 @@ def probed(bench: Bench) -> dict[str, list[str]]:
                 "loader": job.learner.dataloader,
             }
             before = {name: dict(vars(one)) for name, one in parts.items()}
-            if bench.rank == bench.ranks - 1:
+            # A term of one's own ends the rehearsal in its middle, where others would wait.
+            if bench.rank == bench.ranks - 1 or how == "a term of its own":
                 if how == "code of its own":
                     grpo_utils.calculate_token_counts = gradients.of_this_rank
                 else:
-                    olmo_core_train_modules.masked_mean = other(how)
+                    olmo_core_train_modules.masked_mean = other(how, list(module.model.parameters()))
             try:
                 wrap(job.learner, like=spec)
                 found[how] = []
@@ -208,7 +216,7 @@ def main(folder: Path) -> None:
         "taken": lambda: gradients.taken(bench),
         "probed": lambda: probed(bench),
         "tampered": lambda: {
-            mode: {name: tampering.tampered(bench, mode, name) for name in tampering.TAMPERS}
+            mode: {name: tampering.tampered(bench, mode, name) for name in tampering.ON_EVERY_LEARNER}
             for mode in tampering.PACKS
         },
     }

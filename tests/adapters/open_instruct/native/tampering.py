@@ -52,6 +52,11 @@ class Tampers:
         self.engine, self.layer = job.learner.model, job.learner.batchbridge_layer
 
     @property
+    def parameters(self) -> list[Any]:
+        """The weights that are trained."""
+        return list(self.engine.module.parameters())
+
+    @property
     def now(self) -> bool:
         return bool(self.layer._first_step + self.layer._steps == TAMPERED)
 
@@ -76,6 +81,40 @@ class Tampers:
             return policy + more, clipped, penalty
 
         return self.around(self.module, "compute_grpo_loss", change)
+
+    def constant(self) -> Undo:
+        """A constant is added to the loss."""
+
+        def change(native: Any, *values: Any, **options: Any) -> Any:
+            policy, clipped, penalty = native(*values, **options)
+            return policy + (0.1 if self.now and self.last_rank else 0.0), clipped, penalty
+
+        return self.around(self.module, "compute_grpo_loss", change)
+
+    def not_a_number(self) -> Undo:
+        """The loss is not a number."""
+
+        def change(native: Any, *values: Any, **options: Any) -> Any:
+            policy, clipped, penalty = native(*values, **options)
+            return policy * (float("nan") if self.now and self.last_rank else 1.0), clipped, penalty
+
+        return self.around(self.module, "compute_grpo_loss", change)
+
+    def groups(self, name: str, change: Callable[[Any], Any]) -> Undo:
+        """A value of every group of the optimizer, written before the engine's step."""
+
+        def written(native: Any, *values: Any, **options: Any) -> Any:
+            for group in self.engine.optimizer.param_groups if self.now else ():
+                group[name] = change(group[name])
+            return native(*values, **options)
+
+        return self.around(self.engine, "step", written)
+
+    def rate(self) -> Undo:
+        return self.groups("lr", lambda rate: 1.5 * rate)
+
+    def decay(self) -> Undo:
+        return self.groups("weight_decay", lambda decay: decay + 0.5)
 
     def mask(self) -> Undo:
         def change(native: Any, old: Any, sampled: Any, mask: torch.Tensor, *values: Any) -> Any:
@@ -109,15 +148,38 @@ class Tampers:
         handles = [one.register_hook(zero) for one in self.engine.module.parameters()]
         return lambda: [handle.remove() for handle in handles] and None
 
-    def triple(self) -> Undo:
-        def change(native: Any, *values: Any, **options: Any) -> Any:
-            if self.now:
-                for group in self.engine.optimizer.averaged_gradients.values():
-                    for gradient in group:
-                        gradient *= 3
-            return native(*values, **options)
+    def hooked(self) -> Undo:
+        """A hook on every weight."""
 
-        return self.around(self.engine, "step", change)
+        def smaller(gradient: torch.Tensor) -> torch.Tensor | None:
+            return 0.1 * gradient if self.now else None
+
+        handles = [one.register_hook(smaller) for one in self.parameters]
+        return lambda: [handle.remove() for handle in handles] and None
+
+    def one_hooked(self) -> Undo:
+        """A hook on one weight alone, on every rank."""
+
+        def larger(gradient: torch.Tensor) -> torch.Tensor | None:
+            return 1.05 * gradient if self.now else None
+
+        handle = max(self.parameters, key=lambda one: int(one.numel())).register_hook(larger)
+        return lambda: handle.remove() and None
+
+    def tripled(self, native: Any, *values: Any, **options: Any) -> Any:
+        """`native`, once DeepSpeed's gradients are three times what they are."""
+        if self.now:
+            for group in self.engine.optimizer.averaged_gradients.values():
+                for gradient in group:
+                    gradient *= 3
+        return native(*values, **options)
+
+    def triple(self) -> Undo:
+        return self.around(self.engine, "step", self.tripled)
+
+    def triple_inside(self) -> Undo:
+        """Inside of the engine's step."""
+        return self.around(self.engine, "_take_model_step", self.tripled)
 
     # ---- between the actor that prepares data and the loss
 
@@ -199,6 +261,18 @@ class Tampers:
         self.job.actor.generation_config = dataclasses.replace(native, temperature=1.3)
         return lambda: setattr(self.job.actor, "generation_config", native)
 
+    def setting_later(self) -> Undo:
+        """Between the first rollout and the second one."""
+        feed, undone = vars(self.job.actor)["batchbridge"], []
+
+        def change(native: Any, *values: Any) -> Any:
+            found = native(*values)
+            undone.append(self.setting())
+            return found
+
+        handed = self.around(feed, "_identify", change)
+        return lambda: [undo() for undo in (handed, *reversed(undone))] and None
+
 
 def end_of(piece: Any) -> int:
     return int(piece.start + piece.prompt_tokens + piece.completion_tokens)
@@ -206,10 +280,13 @@ def end_of(piece: Any) -> int:
 
 PACKS: Mapping[Mode, int] = {"enforce": 32, "verify": 48}
 """Tokens of a packed row; natively rows that ranks do not divide are dropped."""
-TAMPERS = (
-    *("nothing", "loss", "value", "mask", "advantages", "no_backward", "dropped", "triple"),
-    *("sent_advantages", "sent_exchanged", "sent_tokens", "sent_logprobs", "model_tokens", "temperature", "setting"),
+ON_EVERY_LEARNER = (
+    *("nothing", "loss", "value", "constant", "not_a_number", "mask", "advantages", "no_backward", "dropped"),
+    *("hooked", "one_hooked", "triple", "sent_advantages", "sent_exchanged", "sent_tokens", "sent_logprobs"),
+    *("model_tokens", "temperature", "setting", "setting_later"),
 )
+TAMPERS = (*ON_EVERY_LEARNER, "triple_inside", "rate", "decay")
+"""Those of grpo_fast.py's learner, which DeepSpeed trains."""
 
 
 class Planned:
@@ -260,6 +337,27 @@ def tampered(bench: Bench, mode: Mode, name: str) -> dict[str, Any]:
     dist.all_gather_object(everyone, said)
     recorded = sum(1 for _ in read_steps(ledger)) if any(ledger.glob("rank-*")) else 0
     return {"said": everyone, "updates": updates, "recorded": recorded}
+
+
+def strange(bench: Bench) -> dict[str, Any]:
+    """A job one of whose weights is another object than the one that the optimizer was built with."""
+    said = []
+    with bench.job(settings={"pack_length": PACKS["enforce"]}, rollouts=1) as job:
+        layer = next(one for one in job.learner.model.module.modules() if isinstance(one, torch.nn.Linear))
+        layer.weight = torch.nn.Parameter(layer.weight.detach().clone())
+        wrap(job.learner, like=wanted(job, "token_mean", {}))
+        try:
+            job.train()
+        except BatchDrift as drift:
+            said.append(str(drift))
+        updates = len(bench.weights)
+        with contextlib.suppress(BatchDrift):
+            job.actor._prep_future.result(timeout=60)
+        dist.barrier()
+        unwrap(job.learner)
+    everyone: list[Any] = [None] * bench.ranks
+    dist.all_gather_object(everyone, said)
+    return {"said": everyone, "updates": updates}
 
 
 STOCK = ("as it is", "zero-variance groups dropped", "advantages on their way")
@@ -346,22 +444,25 @@ def probed(bench: Bench) -> dict[str, list[str]]:
 
     native, counts, found = grpo_fast.masked_mean, grpo_utils.calculate_token_counts, {}
 
-    def other(how: str) -> Callable[..., Any]:
+    def other(how: str, parameters: Any) -> Callable[..., Any]:
         def mean(values: Any, mask: Any, axis: Any = None, denominator: Any = None) -> Any:
+            if how == "a term of its own" and values.requires_grad:
+                return native(values, mask, axis, denominator) + sum(one.square().sum() for one in parameters)
             by = {"own tokens": mask.sum(), "mean over rows": float(len(mask))}.get(how, denominator)
             return native(values, mask, axis, by) * (7 if how == "times 7" else 1)
 
         return mean
 
-    for how in ("as Open-Instruct", "times 7", "own tokens", "mean over rows", "code of its own"):
+    for how in ("as Open-Instruct", "times 7", "own tokens", "mean over rows", "a term of its own", "code of its own"):
         with bench.job() as job:
             spec = wanted(job, "token_mean", {})
             before = {name: dict(vars(one)) for name, one in (("learner", job.learner), ("engine", job.learner.model))}
-            if bench.rank == bench.ranks - 1:
+            # A term of one's own ends the rehearsal in its middle, where others would wait.
+            if bench.rank == bench.ranks - 1 or how == "a term of its own":
                 if how == "code of its own":
                     grpo_utils.calculate_token_counts = of_this_rank
                 else:
-                    grpo_fast.masked_mean = other(how)
+                    grpo_fast.masked_mean = other(how, list(job.learner.model.module.parameters()))
             try:
                 wrap(job.learner, like=spec)
                 found[how] = []
@@ -387,6 +488,7 @@ def main(folder: Path) -> None:
     measured: dict[str, Any] = {"probed": probed(bench)}
     measured["unreadable"] = {place: unreadable(bench, place) for place in UNREADABLE}
     measured["tampered"] = {mode: {name: tampered(bench, mode, name) for name in TAMPERS} for mode in PACKS}
+    measured["strange"] = strange(bench)
     measured["stock"] = {name: stock(bench, name) for name in STOCK}
     if bench.rank == 0:
         (folder / "tampering.json").write_text(json.dumps(measured, indent=1), encoding="utf-8")

@@ -31,6 +31,12 @@ def test_a_step_that_is_tampered_with_ends_the_run_on_every_rank_before_its_upda
     proofs.check_tampering(measured[1], measured[0])
 
 
+def test_an_optimizer_of_other_weights_ends_the_job_before_its_first_update(
+    measured: tuple[int, dict[str, Any]],
+) -> None:
+    proofs.check_strange(measured[1], measured[0])
+
+
 def test_a_stock_job_passes_in_mode_verify_and_stops_where_its_inputs_are_touched(
     measured: tuple[int, dict[str, Any]],
 ) -> None:

@@ -507,6 +507,27 @@ def tampered(bench: Bench, trainer: Any, mode: Mode) -> dict[str, dict[str, Any]
     return {name: {"ranks": [one[name] for one in everyone]} for name in ways}
 
 
+def strange(bench: Bench, trainer: Any) -> list[str]:
+    """What a run says, one of whose weights is another object than the one that the optimizer was built with; and how
+    many updates were applied."""
+    spec, applied = spec_of(CASES["token_mean"], "fixed 2"), []
+    counting = trainer.actor.model.optimizer.optimizer.register_step_pre_hook(lambda *_: applied.append(True))
+    layer = next(one for one in trainer.actor.model.module.modules() if isinstance(one, torch.nn.Linear))
+    own, layer.weight = layer.weight, torch.nn.Parameter(layer.weight.detach().clone())
+    install(trainer, bench.orders(spec))
+    bench.fill(trainer, Plan(spec, PROMPTS), 0)
+    try:
+        bench.run(trainer, 0.0)
+        said = "trained to its end"
+    except BatchDrift as drift:
+        said = str(drift)
+    finally:
+        clean(trainer)
+        layer.weight = own
+        counting.remove()
+    return [said, f"{len(applied)} applied"]
+
+
 def drifts(bench: Bench, trainer: Any) -> list[str]:
     """What a step says that is not the plan's: a rollout's other prompts, then weights that something has changed."""
     spec = spec_of(CASES["token_mean"], "fixed 2")
@@ -601,6 +622,7 @@ def main(folder: Path) -> None:
         found["wrapped"] += wrapped(bench, trainer, zero, dynamic, splits, cases)
         if (zero, dynamic) == (2, False):
             found["drifts"] = drifts(bench, trainer)
+            found["strange"] = strange(bench, trainer)
             found["empty"] = empty(bench, trainer)
             found["wrap"] = by_wrap(bench, trainer)
             found["refused"] = refused(bench, trainer)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchbridge.kit.deepspeed import whole_size
 from batchbridge.kit.patches import Patches
 
 STEP = 3
@@ -89,6 +90,19 @@ def constant(run: Run) -> None:
             return (first + (0.1 if run.mine and run.now else 0.0), *others)
 
         return more
+
+    run.replace(run.trainer.actor_loss_fn, "forward", make)
+
+
+def not_a_number(run: Run) -> None:
+    """The policy loss of a micro-batch with a token is not a number."""
+
+    def make(native: Callable[..., Any]) -> Callable[..., Any]:
+        def lost(*given: Any, action_mask: Any, **options: Any) -> Any:
+            first, *others = native(*given, action_mask=action_mask, **options)
+            return (first * (float("nan") if run.mine and run.now and action_mask.any() else 1), *others)
+
+        return lost
 
     run.replace(run.trainer.actor_loss_fn, "forward", make)
 
@@ -293,12 +307,20 @@ def hooked(run: Run) -> None:
             run.patches.made("hook", handle.remove, what="a gradient is made smaller", why="tampering")
 
 
+def one_hooked(run: Run) -> None:
+    """One weight's gradient is made larger where it arrives."""
+    weight = max(run.trainer.actor.model.module.parameters(), key=whole_size)
+    handle = weight.register_hook(lambda gradient: gradient * (1.05 if run.now else 1.0))
+    run.patches.made("hook", handle.remove, what="a gradient is made larger", why="tampering")
+
+
 WAYS: Mapping[str, tuple[Callable[[Run], None], str]] = {
     # name: (what tampers, the aspect of the `BatchDrift` that stops it)
     "loss": (loss, "weights"),
     "backward": (backward, "weights"),
     "value of the loss": (value, "loss"),
     "constant in the loss": (constant, "loss"),
+    "a loss that is not a number": (not_a_number, "weights"),
     "mask": (mask, "gradient"),
     "mask of the loss": (mask_of_the_loss, "weights"),
     "tokens": (tokens, "gradient"),
@@ -315,6 +337,7 @@ WAYS: Mapping[str, tuple[Callable[[Run], None], str]] = {
     "gradient inside of the engine's step": (scaled_inside, "gradient"),
     "gradient of one part by 5 %": (part_scaled, "gradient"),
     "a hook on every weight": (hooked, "gradient"),
+    "a hook on one weight": (one_hooked, "gradient"),
 }
 
 

@@ -199,6 +199,15 @@ def test_other_rows_or_weights_than_planned_are_refused_before_the_update(
     assert applied == "0 applied"
 
 
+def test_an_optimizer_of_other_weights_ends_the_run_before_its_first_update(
+    measured: dict[int, dict[str, Any]], ranks: int
+) -> None:
+    said, applied = measured[ranks]["strange"]
+    assert said.startswith("optimizer step 0 departs from the plan in its gradient: 1 of the ")
+    assert "parameters that the optimizer updates are not the trained model's" in said
+    assert applied == "0 applied"
+
+
 def test_wrap_follows_the_trainers_own_configuration_and_unwrap_restores_it(
     measured: dict[int, dict[str, Any]], folders: dict[int, Path], ranks: int
 ) -> None:
