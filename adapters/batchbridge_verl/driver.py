@@ -36,6 +36,8 @@ from batchbridge_verl.settings import holds
 from batchbridge_verl.terms import AGGREGATIONS
 
 _SAMPLING = ("n", "temperature", "top_p", "top_k", "do_sample", "response_length", "prompt_length")
+_EXACT = {"model": "weights", "optimizer": "optimizer", "extra": "schedule and random states"}
+"""The parts of a checkpoint of verl's with which a run goes on exactly. Source: verl 0.9.1 checkpoint_manager.py."""
 _READ_BY_PRODUCERS = ("algorithm", *(f"actor_rollout_ref.rollout.{name}" for name in _SAMPLING))
 
 
@@ -56,6 +58,23 @@ class VerlDriver(StepDriver):
     def settings_read(self) -> Mapping[str, Any]:
         """The settings that generation, scoring and advantages read; see `read_by_producers`."""
         return read_by_producers(self._config)
+
+    def _resume(self, trainer: object, folder: Path) -> Mapping[str, Any]:
+        roles = {"actor_rollout_ref.actor": self.actor}
+        if self.critic is not None:
+            roles["critic"] = self._config.critic
+        for role, config in roles.items():
+            # Without a word of it, verl loads all.
+            loaded = getattr(getattr(config, "checkpoint", None), "load_contents", None) or _EXACT
+            if lacking := [name for name in _EXACT if name not in loaded]:
+                key = f"{role}.checkpoint.load_contents"
+                reason = (
+                    f"{key} leaves out {' and '.join(lacking)}: the run would go on from {folder} with a beginning's "
+                    f"{' and '.join(_EXACT[name] for name in lacking)}; name all of {', '.join(_EXACT)} in "
+                    f"{role}.checkpoint.save_contents and load_contents, or start a new run from the weights"
+                )
+                raise CannotAttach({"resume": reason})
+        return super()._resume(trainer, folder)
 
     # ---- where rows run
 

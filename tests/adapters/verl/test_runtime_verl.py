@@ -209,6 +209,26 @@ def test_a_checkpoint_is_held_against_plan_and_ranks(tmp_path: Path) -> None:
         driver(budget).begin(trainer, tmp_path, None)
 
 
+@pytest.mark.parametrize(
+    ("loaded", "lacking"),
+    [
+        (["model"], "leaves out optimizer and extra: .* with a beginning's optimizer and schedule and random states"),
+        (["model", "extra", "hf_model"], "leaves out optimizer: .* with a beginning's optimizer; name all of"),
+    ],
+)
+def test_a_resume_without_all_that_it_needs_is_refused_by_the_setting(
+    tmp_path: Path, loaded: list[str], lacking: str
+) -> None:
+    """verl's own loads what it is told to, and says nothing of the rest."""
+    made, trainer = driver(spec_of()), SimpleNamespace()
+    made.save(tmp_path, 2)
+    made.actor.checkpoint = SimpleNamespace(load_contents=loaded)
+    with pytest.raises(CannotAttach, match=rf"actor_rollout_ref\.actor\.checkpoint\.load_contents {lacking}"):
+        made.begin(trainer, tmp_path, None)
+    made.actor.checkpoint.load_contents = ["extra", "optimizer", "model"]
+    assert made.begin(trainer, tmp_path, None)["rollouts"] == 2
+
+
 def test_training_begins_once_for_each_wrap(tmp_path: Path) -> None:
     """verl counts from the start again in a second `fit`; a refused checkpoint is not a beginning."""
     made, trainer = driver(spec_of()), SimpleNamespace()
