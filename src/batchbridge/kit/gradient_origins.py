@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-_TURNS = 8
+TURNS = 8
 """Steps in which each row of a large parameter is looked at once: to read all of every gradient in every micro-batch
 takes more than a hundredth of a step."""
 _WHOLE = 4096
@@ -69,7 +69,7 @@ class Tracked:
     @functools.cached_property
     def every(self) -> int:
         """Rows of which a step looks at one."""
-        return min(_TURNS, max(self.all_rows // _FEWEST, 1)) if self.shape.numel() > _WHOLE else 1
+        return min(TURNS, max(self.all_rows // _FEWEST, 1)) if self.shape.numel() > _WHOLE else 1
 
     @functools.cached_property
     def all_rows(self) -> int:
