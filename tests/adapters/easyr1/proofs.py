@@ -248,12 +248,15 @@ TAMPERED: Mapping[str, str] = {
     # what has a hand in step 3 -> the aspect in which it departs from the plan
     "loss times 7": "weights",
     "value of the loss": "loss",
+    "a loss that is not a number": "weights",
     "mask": "weights",
     "advantages": "weights",
     "one gradient dropped": "gradient",
     "loss detached": "gradient",
     "gradients times 3": "gradient",
     "gradients times 3, by a hook of the optimizer": "gradient",
+    "a hook on one weight": "gradient",
+    "a hook on all weights": "gradient",
 }
 
 

@@ -71,6 +71,18 @@ def loss_of_another_value(bench: Bench) -> None:
         scope["compute_policy_loss"] = loss
 
 
+def loss_that_is_no_number(bench: Bench) -> None:
+    scope = bench.worker.batchbridge._native_update.__func__.__globals__
+    native = scope["compute_policy_loss"]
+
+    def loss(**given: Any) -> Any:
+        value, metrics = native(**given)
+        return value * float("nan"), metrics
+
+    if last_rank(bench):
+        scope["compute_policy_loss"] = loss
+
+
 def mask_touched(bench: Bench) -> None:
     def change(native: Any, micro: Any, options: dict[str, Any]) -> Any:
         mask = micro["response_mask"]
@@ -121,6 +133,29 @@ def hook_of_the_optimizer(bench: Bench) -> None:
     bench.handles.append(bench.worker.optimizer.register_step_pre_hook(lambda *_: triple(bench)))
 
 
+def hooks_on(bench: Bench, factor: float, owners: Callable[[Any], bool]) -> None:
+    """A hook on the weights of modules, as FSDP1 makes them anew in each forward pass."""
+
+    def before(module: Any, _: Any) -> None:
+        for name in ("weight", "bias"):
+            weight = getattr(module, name, None)
+            if torch.is_grad_enabled() and isinstance(weight, torch.Tensor) and weight.requires_grad:
+                bench.handles.append(weight.register_hook(lambda gradient: factor * gradient))
+
+    for module in bench.worker.fsdp_module.modules():
+        if owners(module):
+            bench.handles.append(module.register_forward_pre_hook(before))
+
+
+def hook_on_one(bench: Bench) -> None:
+    (first, *_) = [one for one in bench.worker.fsdp_module.modules() if isinstance(one, torch.nn.Linear)]
+    hooks_on(bench, 1.05, lambda module: module is first)
+
+
+def hook_on_all(bench: Bench) -> None:
+    hooks_on(bench, 0.1, lambda module: not list(module.children()))
+
+
 def triple(bench: Bench) -> None:
     for parameter in bench.worker.fsdp_module.parameters():
         if parameter.grad is not None:
@@ -131,12 +166,15 @@ TAMPERS: dict[str, Tamper | None] = {
     "nothing": None,
     "loss times 7": loss_times_seven,
     "value of the loss": loss_of_another_value,
+    "a loss that is not a number": loss_that_is_no_number,
     "mask": mask_touched,
     "advantages": advantages_touched,
     "one gradient dropped": gradient_dropped,
     "loss detached": loss_detached,
     "gradients times 3": gradients_times_three,
     "gradients times 3, by a hook of the optimizer": hook_of_the_optimizer,
+    "a hook on one weight": hook_on_one,
+    "a hook on all weights": hook_on_all,
 }
 
 

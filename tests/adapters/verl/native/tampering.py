@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,11 +134,12 @@ def loss_times_seven(bench: Bench) -> None:
 
 
 def value_altered(how: str) -> Tamper:
-    """A tampering: the loss has its own gradient, and another value."""
+    """A tampering: the loss has another value, and its own gradient, if it has one."""
 
     def another(native: Any, **given: Any) -> Any:
         value, metrics = native(**given)
-        return value + {"times 1.001": 0.001 * value.detach(), "a constant": 0.1}[how], metrics
+        more = {"times 1.001": 0.001 * value.detach(), "a constant": 0.1, "not a number": value * math.nan}
+        return value + more[how], metrics
 
     def tamper(bench: Bench) -> None:
         native = bench.worker.loss_fn
@@ -286,6 +288,14 @@ def betas_changed(bench: Bench) -> None:
     group["betas"] = (0.5, 0.5)
 
 
+def stranger_updated(bench: Bench) -> None:
+    """The optimizer has a parameter that is not the model's."""
+    optimizer = bench.worker.engine.optimizer
+    bench.hooks.append(_Restored(vars(optimizer), "param_groups"))
+    optimizer.param_groups = [*optimizer.param_groups]  # another list, for the time of the step
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+
+
 class _Restored:
     """A value of a dictionary, which `remove` brings back."""
 
@@ -382,6 +392,7 @@ TAMPERS: dict[str, Tamper] = {
     "the loss": loss_times_seven,
     "the value of the loss": value_altered("times 1.001"),
     "a constant in the loss": value_altered("a constant"),
+    "a loss that is not a number": value_altered("not a number"),
     "the mask": mask_touched,
     "the advantages": advantages_touched,
     "a micro-batch that is detached": gradient_detached,
@@ -392,6 +403,7 @@ TAMPERS: dict[str, Tamper] = {
     "one matrix after backward": one_matrix,
     "one matrix's rows": rows_of_matrix_exchanged,
     "a hook on all weights": hooked,
+    "an optimizer of another model": stranger_updated,
     "the update": own_update,
     "advantages on their way": column_sent("advantages", lambda values: values.mul_(1.05)),
     "advantages that are exchanged": rows_exchanged,

@@ -928,6 +928,33 @@ def test_another_number_of_ranks_cannot_resume(place: Path, resumed: Run) -> Non
     assert "was written by 2 ranks, this run has 1: start as many" in other.text
 
 
+MEDDLED = {
+    # what a user's module has a hand in, from the second rollout on -> how that rollout's first step departs
+    "rate": r"learning_rate: group 0 of the optimizer has learning_rate 0\.015\b",
+    "gradient": r"gradient: the gradients that the optimizer finds of 1 of .* \(2 times\)",
+}
+
+
+@pytest.mark.parametrize("what", ["rate", pytest.param("gradient", marks=pytest.mark.by_hand)])
+def test_a_whole_run_whose_optimizer_something_has_a_hand_in_ends_before_that_update(place: Path, what: str) -> None:
+    modules = f"{environment()['VERL_USE_EXTERNAL_MODULES']},batchbridge_on_cpu.verl.meddling"
+    ended = run(place / f"n{what}", 1, THREE, BATCHBRIDGE_MEDDLES=what, VERL_USE_EXTERNAL_MODULES=modules)
+    assert ended.code != 0
+    said = f"optimizer step 2 departs from the plan in its {MEDDLED[what]}"
+    assert re.search(said, ended.text), ended.text[-20000:]
+    assert [step["step"] for step in read_steps(ended.ledger)] == [0, 1]
+
+
+@needs_v1
+def test_a_setting_that_is_changed_between_rollouts_ends_the_run_before_the_next_one_is_trained(place: Path) -> None:
+    own = "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=batchbridge_on_cpu.verl.changing.Changing"
+    ended = run(place / "nsetting", 1, THREE, own, BATCHBRIDGE_TEMPERATURE="0.5")
+    assert ended.code != 0
+    said = r"settings: actor_rollout_ref\.rollout\.temperature was 1\.0 when the trainer was wrapped, and is 0\.5"
+    assert re.search(f"optimizer step 2 departs from the plan in its {said}", ended.text), ended.text[-20000:]
+    assert [step["step"] for step in read_steps(ended.ledger)] == [0, 1]
+
+
 @needs_v1  # V0 ends with the agent loop's own error
 def test_a_missing_completion_ends_the_run_before_the_step(place: Path) -> None:
     prompt, sample = Plan(plan_spec(), PROMPTS).rollout(0).prompts[0], 2
