@@ -72,8 +72,8 @@ class _HooksWithLast(OrderedDict[int, Callable[..., Any]]):
 
 
 _OF_ENGINES = ("bit16_groups", "fp16_groups", "bf16_groups")
-"""Where DeepSpeed's optimizers have the parameters whose copies they update. Source: deepspeed 0.15.4 to 0.19.8
-zero/stage_1_and_2.py, zero/stage3.py, bf16_optimizer.py, fp16/fused_optimizer.py, fp16/unfused_optimizer.py."""
+"""The attributes in which DeepSpeed's optimizers have the parameters whose copies they update. Source: deepspeed 0.15.4
+to 0.19.8 zero/stage_1_and_2.py, zero/stage3.py, bf16_optimizer.py, fp16/fused_optimizer.py, unfused_optimizer.py."""
 
 
 def strangers(optimizer: Any, module: Any) -> str | None:

@@ -248,7 +248,6 @@ TAMPERED: Mapping[str, str] = {
     # what has a hand in step 3 -> the aspect in which it departs from the plan
     "loss times 7": "weights",
     "value of the loss": "loss",
-    "a loss that is not a number": "weights",
     "mask": "weights",
     "advantages": "weights",
     "one gradient dropped": "gradient",
@@ -275,6 +274,8 @@ def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
     """A run in which something has a hand in step 3 ends there, on every rank, before the update; another does not."""
     found = dict(measured["tampered"])
     assert found.pop("nothing") == {"said": [""] * ranks, "updates": 4, "recorded": 4}
+    # EasyR1 leaves the update out.
+    assert found.pop("a loss that is not a number") == {"said": [""] * ranks, "updates": 3, "recorded": 4}
     assert found.keys() == TAMPERED.keys()
     for name, aspect in TAMPERED.items():
         assert (found[name]["updates"], found[name]["recorded"]) == (3, 3), name

@@ -392,7 +392,6 @@ TAMPERS: dict[str, Tamper] = {
     "the loss": loss_times_seven,
     "the value of the loss": value_altered("times 1.001"),
     "a constant in the loss": value_altered("a constant"),
-    "a loss that is not a number": value_altered("not a number"),
     "the mask": mask_touched,
     "the advantages": advantages_touched,
     "a micro-batch that is detached": gradient_detached,
@@ -575,6 +574,7 @@ def tampering(bench: Bench, folder: Path) -> dict[str, Any]:
     found["rate"] = tampered(bench, rate_raised)
     found["decay"] = tampered(bench, decay_changed)
     found["betas"] = tampered(bench, betas_changed)
+    found["not a number"] = tampered(bench, value_altered("not a number"), ledger=folder / "not_a_number")
     found["unreadable"] = tampered(bench, unreadable, mode="observe", ledger=folder / "unreadable")
     found["v0"] = v0(bench)
     # Last, since the policy moves: any other update has the rate 0.

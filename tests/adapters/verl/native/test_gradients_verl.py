@@ -7,6 +7,7 @@ zero, filler rows, a short last step, fixed and dynamic micro-batches.
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -187,7 +188,6 @@ TAMPERED = {
     "the loss": r"weights: a response token of .* weighs 0\.(1|09)\d*, 7 times what the plan says",
     "the value of the loss": r"loss: micro-batch . of the step on rank . has a loss of .* add up to .* by the plan's",
     "a constant in the loss": r"loss: micro-batch . of the step on rank . has a loss of .* an added term",
-    "a loss that is not a number": "weights: the gradient at the log-probabilities of .* is not finite",
     "the mask": "weights: the gradient at the log-probabilities of .* is not the one",
     "the advantages": "weights: a response token of .*, 1.01 times what the plan says",
     "a micro-batch that is detached": "gradient: micro-batch 0 of . was computed, but no gradient came back to it",
@@ -263,6 +263,16 @@ def test_the_ledger_has_the_learning_rate_that_was_applied(
     assert measured(ranks)["tampering"]["rate, allowed"] == {"said": "", "step": None, "updates": 2}
     (_, planned), (_, applied) = (read_steps(folder(ranks) / name) for name in ("observed", "rate"))
     assert applied["learning_rate"] == pytest.approx(planned["learning_rate"] + 0.015)
+
+
+def test_a_step_of_a_loss_that_is_no_number_is_left_out_by_verl_and_the_ledger_says_so(
+    measured: Callable[[int], dict[str, Any]], folder: Callable[[int], Path], ranks: int
+) -> None:
+    assert measured(ranks)["tampering"]["not a number"] == {"said": "", "step": None, "updates": 1}
+    sound, lost = read_steps(folder(ranks) / "not_a_number")
+    assert (sound["skipped"], lost["skipped"]) == (False, True)
+    assert math.isfinite(sound["gradient_norm"])
+    assert not math.isfinite(lost["gradient_norm"])
 
 
 def test_a_field_that_is_not_there_ends_the_observing_and_not_the_run(
