@@ -52,6 +52,7 @@ class TrlAdapter(PackagedAdapter):
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     releases = tables.RELEASES
+    commits = tables.COMMITS
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_trl.runtime:RUNTIME"
     reports = "batchbridge_trl.reporting:report"

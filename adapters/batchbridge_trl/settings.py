@@ -47,6 +47,16 @@ NEWEST = "1.16.0"
 
 RELEASES = tuple(shipped("batchbridge_trl")["GRPOConfig"].releases)
 """Every release that the rows are complete for."""
+COMMITS = {
+    "013d360b8f27": "0.16.0.dev0",
+    "69ad852e5654": "0.16.0.dev0",
+    "019fc6dbaa03": "0.16.0.dev0",
+    "d625c5533a6b": "0.17.0.dev0",
+    "c04e84c4545a": "0.17.0.dev0",
+    "1bca49515ecd": "0.18.0.dev0",
+    "9ac614fb081e": "0.18.0.dev0",
+}
+"""Commits of TRL's that Open-R1's setup.py has pinned, and X-R1's requirements, to what `trl.__version__` is there."""
 OLD_CODE = ">=0.14,<0.15"
 """Versions of TRL that are read as the next release, with sizes of their own."""
 

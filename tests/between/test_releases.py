@@ -252,6 +252,18 @@ def test_a_notebooks_cell_installs_from_git(tmp_path: Path) -> None:
     assert any("takes trl from git at 0123456789ab" in one.message for one in reading.findings)
 
 
+def test_a_commit_that_open_r1_pinned_is_read_as_the_version_of_its_code(recipe: Path) -> None:
+    pin = f"trl @ {GIT}@69ad852e5654a77f1695eb4c608906fe0c7e8624\n"
+    Path("requirements.txt").write_text(pin)
+    column, steps = "dataset_prompt_column: problem\n", "gradient_accumulation_steps: 8\n"
+    recipe.write_text(f"num_generations: 8\nper_device_train_batch_size: 2\n{column}{steps}")
+    found = batchbridge.check(recipe, world_size=2)
+    assert found.verdict == "invalid"  # 0.15 and 0.16 refuse 2 x 2 rows of groups of 8, which 0.17 and later take
+    assert "pins 0.16.0.dev0 at 69ad852e5654 of git's, which is taken" in str(found)
+    Path("requirements.txt").write_text(pin.replace("69ad852e5654", "0123456789ab"))
+    assert batchbridge.check(recipe, world_size=2).verdict != "invalid"
+
+
 @pytest.mark.parametrize("version", [COMMIT, COMMIT[:12], f"{GIT}@{COMMIT}", f"{GIT}@feature/x", GIT])
 def test_a_commit_that_the_user_names_is_judged_by_all_releases(recipe: Path, version: str) -> None:
     recipe.write_text(EVERYWHERE)

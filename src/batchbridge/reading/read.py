@@ -128,13 +128,17 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path, unpinne
     if pin is None:
         return unpinned
     name = adapter.distribution or adapter.framework
+    of_commit = ""
+    if pin.unreleased in adapter.commits:
+        of_commit = f" at {pin.unreleased} of git's"
+        pin = pin._replace(version=adapter.commits[pin.unreleased])
     if pin.unreleased:
         text = f"{pin.place} takes {name} from git at {pin.unreleased}, which is no release"
         note = Finding(
             "BB024", "note", "config", text, fixes=(Fix("name the release like it with --framework-version"),)
         )
         return dataclasses.replace(unpinned, findings=_ordered([*unpinned.findings, note]))
-    text = f"no version of {name} was named: {pin.place} pins {pin.version}, which is taken"
+    text = f"no version of {name} was named: {pin.place} pins {pin.version}{of_commit}, which is taken"
     note = Finding("BB024", "note", "config", text, fixes=(Fix("name another with --framework-version"),))
     said = dataclasses.replace(said, framework_version=pin.version)
     reading = _between_releases(source, adapter, said, read_source(source, adapter, said))
