@@ -398,7 +398,7 @@ def trl_full(session: nox.Session, release: str) -> None:
     else:
         install_oldest_trl(session)
     names = {"gradients", "token_budget", "trajectory", "two_ranks", "qlora", "gpu_command"}
-    newest = {"benchmark_of_steps", "restart", "verified_stock_runs", "extreme_runs"}
+    newest = {"benchmark_of_steps", "restart", "verified_stock_runs", "extreme_runs", "examples_of_trl"}
     names |= newest if release == "newest" else {*ON_RELEASES, "fsdp", "deepspeed"}
     files = (*trl_wrapped(*sorted(names)), *(BESIDE_DEEPSPEED if release == "oldest" else ()))
     environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}

@@ -572,6 +572,17 @@ def gradient_noise() -> str:
     return table(("gradients are summed up in", largest, "bar"), rows)
 
 
+def trl_examples() -> str:
+    """docs/measured.md: what came of TRL's own examples, by mode."""
+    found = read("tests/adapters/trl/figures.json")
+    release = max(found, key=by_age)
+    came = dict(found[release]["examples"])
+    on = came.pop("measured_on")
+    names = sorted({name.rpartition(", ")[0] for name in came})
+    rows = [(f"`{name}`", came[f"{name}, enforce"], came[f"{name}, verify"]) for name in names]
+    return f"{table((f'TRL {release}', 'enforce', 'verify'), rows)}\n\nThese were {when(on)}."
+
+
 def gpu() -> str:
     """docs/trl.md: the tables of benchmarks/gpu.md, a heading lower."""
     page = (ROOT / "benchmarks" / "gpu.md").read_text(encoding="utf-8").split("\n", 2)[2]

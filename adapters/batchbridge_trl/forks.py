@@ -2,10 +2,10 @@
 
 Sources: Deep-Agent/R1-V and tulerfeng/Video-R1 src/r1-v/src/open_r1/trainer/grpo_trainer.py (Qwen2VLGRPOTrainer),
 om-ai-lab/VLM-R1 src/open-r1-multimodal/src/open_r1/trainer/grpo_trainer.py at 0ae0aea (VLMGRPOTrainer), trl 1.16.0
-experimental/async_grpo (AsyncGRPOTrainer): each a subclass of transformers' Trainer. unsloth 2026.10.9 models/rl.py at
-637, 3679, 4366 (UnslothGRPOTrainer over a copy of TRL's class, or over the class itself where its source cannot be
-rewritten), unsloth_zoo rl_replacements.py:1427. modelscope/ms-swift at 006938b swift/rlhf_trainers/grpo_trainer.py, in
-version 3 swift/trainers/rlhf_trainer/grpo_trainer.py.
+experimental/async_grpo (AsyncGRPOTrainer) and trainer/rloo_trainer.py (RLOOTrainer): each a subclass of transformers'
+Trainer. unsloth 2026.10.9 models/rl.py at 637, 3679, 4366 (UnslothGRPOTrainer over a copy of TRL's class, or over the
+class itself where its source cannot be rewritten), unsloth_zoo rl_replacements.py:1427. modelscope/ms-swift at 006938b
+swift/rlhf_trainers/grpo_trainer.py, in version 3 swift/trainers/rlhf_trainer/grpo_trainer.py.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ FORKS = (
 COPY = TrainerFork(
     "trainer_copy",
     "a GRPO trainer on transformers' Trainer that is not derived from TRL's GRPOTrainer (R1-V's Qwen2VLGRPOTrainer, "
-    "VLM-R1's VLMGRPOTrainer and their copies; TRL's experimental AsyncGRPOTrainer) has an order of prompts, a "
-    f"generation and a loss of its own, none of which is known; train with TRL's own GRPOTrainer: {_DERIVED}",
-    lambda cls: "GRPO" in cls.__name__.upper(),
+    "VLM-R1's VLMGRPOTrainer and their copies; TRL's RLOOTrainer and experimental AsyncGRPOTrainer) has an order of "
+    "prompts, a generation and a loss of its own, none of which is known; train with TRL's own GRPOTrainer: "
+    f"{_DERIVED}",
+    lambda cls: "GRPO" in cls.__name__.upper() or cls.__name__ == "RLOOTrainer",
 )
 
 

@@ -29,6 +29,7 @@ STANDS_FOR: dict[str, tuple[type, str]] = {
     ),
     "VLM-R1": (made("VLMGRPOTrainer", "open_r1.trainer.grpo_trainer", TRANSFORMERS), "trainer_copy"),
     "TRL's asynchronous one": (made("AsyncGRPOTrainer", "trl.experimental.async_grpo", BASE), "trainer_copy"),
+    "TRL's RLOO": (made("RLOOTrainer", "trl.trainer.rloo_trainer", BASE), "trainer_copy"),
     "Unsloth": (made("UnslothGRPOTrainer", "UnslothGRPOTrainer", COPIED_BY_UNSLOTH), "unsloth"),
     "Unsloth's fallback": (made("UnslothGRPOTrainer", "unsloth_compiled_cache.UnslothGRPOTrainer", TRL), "unsloth"),
     "ms-swift 4": (made("GRPOTrainer", "swift.rlhf_trainers.grpo_trainer", TRL), "ms_swift"),
