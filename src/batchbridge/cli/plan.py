@@ -59,11 +59,22 @@ def command(
 
     if step is not None and steps is not None:
         raise click.UsageError("give --step or --steps, not both")
-    name, _, reading = reading_from(**source)
+    name, read, reading = reading_from(**source)
+    result, fine = _result(name, reading), FINE
+    if reading.spec is None:
+        from batchbridge.comparing.releases import on_example_devices
+
+        said = {"world_size": source["world_size"] or source["gpus"], "dataset_size": source["dataset_size"]}
+        example = on_example_devices(read, reading, **said)
+        if example is not None and example.spec is not None:
+            reading, fine = example, UNDECIDED
+            result["example_devices"] = devices = example.spec.topology.world_size
+            if not as_json:
+                click.echo(f"on {devices} devices, for example: nothing says how many (--world-size DEVICES)")
 
     def refused(why: str, code: int, said: str) -> int:
         if as_json:
-            return print_json([_result(name, reading)], code, error=why)
+            return print_json([result], code, error=why)
         click.echo(said, err=True)
         return code
 
@@ -89,10 +100,10 @@ def command(
     if svg is not None:
         _draw(shown.plan, svg)
     if as_json:
-        return print_json([{**_result(name, reading), **shown.to_dict()}], FINE)
+        return print_json([{**result, **shown.to_dict()}], fine)
     for line in shown.lines(totals=alone):
         click.echo(line)
-    return FINE
+    return fine
 
 
 def _chosen(
@@ -136,6 +147,7 @@ def _result(name: str, reading: Reading) -> dict[str, Any]:
         "verdict": reading.verdict,
         "findings": [finding.to_dict() for finding in reading.findings],
         "dataset_size": reading.dataset_size,
+        "example_devices": None,
         "totals": None,
         "decided_while_it_runs": None,
         "rollouts": [],

@@ -47,7 +47,7 @@ def command(
     With --apply N -o OTHER the N-th is written into the text of FILE, a YAML file or a launch script, and nothing else
     in it changes.
     """
-    from batchbridge.comparing.scale import MAX_DEVICES, scale
+    from batchbridge.comparing.scale import MAX_DEVICES, scaled
 
     wanted = devices(world_size, nodes, gpus)
     if wanted is None:
@@ -59,7 +59,7 @@ def command(
     if output is not None:
         keep("-o", output, overwrite)
     name, read, reading = reading_from(world_size=present, **source)
-    found = scale(reading, wanted)
+    found = scaled(read, reading, wanted, present=present, dataset_size=source["dataset_size"])
     if number is not None and output is not None and found.verdict not in ("invalid", "undecided"):
         return _apply(found, number, output, as_json, source, read.env)
     if as_json:
@@ -69,8 +69,8 @@ def command(
     from batchbridge.render import between
 
     show(between.scaling(name, found, table_for_stdout()))
-    if found.verdict == "undecided" and reading.framework_version is not None and present is None:
-        click.echo("if the world size is what is missing: --from DEVICES says what FILE is written for")
+    if found.example_devices is not None:
+        click.echo("--from DEVICES says what FILE is written for")
     return EXIT_CODES[found.verdict]
 
 

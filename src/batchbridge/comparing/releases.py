@@ -166,6 +166,15 @@ def example_of(source: object, reading: Reading, devices: Sequence[int], **said:
     return found if found.spec is not None else None
 
 
+def on_example_devices(source: object, reading: Reading, **said: Any) -> Reading | None:
+    """The example of a `reading` that lacks nothing but a number of devices, which nobody said; None: of any other.
+    said: the arguments that `source` was read with."""
+    if reading.spec is not None or reading.verdict != "undecided" or said.get("world_size") is not None:
+        return None
+    asked = {key: value for key, value in said.items() if key != "world_size"}
+    return example_of(source, reading, valid_devices(source, reading, **asked), **asked)
+
+
 def settled(source: object, reading: Reading, **said: Any) -> Reading:
     """The reading of a source whose version nothing names, under the release that declares the most of its keys; a note
     (BB044) says which. A reading with a version is returned as it is. said: arguments of `read`."""

@@ -22,7 +22,7 @@ from batchbridge.comparing.comparison import Difference
 from batchbridge.comparing.differences import compare
 from batchbridge.comparing.nearest_spec import write
 from batchbridge.comparing.other_words import ProblemTuple
-from batchbridge.comparing.releases import settled
+from batchbridge.comparing.releases import on_example_devices, settled
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading, Source, Written
@@ -88,12 +88,14 @@ class Choice:
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Scaling:
     """The choices for `world_size` devices, and last for fewer devices that keep everything; three at most. problems:
-    why the devices do not hold the run, or what the framework refused first."""
+    why the devices do not hold the run, or what the framework refused first. example_devices: where nothing says the
+    devices that the source is written for, as many as `reading` and the choices take for them, as an example."""
 
     reading: Reading
     world_size: int
     choices: tuple[Choice, ...] = ()
     problems: tuple[str, ...] = field(default=())
+    example_devices: int | None = None
 
     def __repr__(self) -> str:
         return brief(
@@ -105,7 +107,7 @@ class Scaling:
         """ "kept" where the first choice keeps everything on the devices that were asked for."""
         if self.reading.verdict == "invalid":
             return "invalid"
-        if self.reading.spec is None or self.reading.verdict == "undecided":
+        if self.example_devices is not None or self.reading.spec is None or self.reading.verdict == "undecided":
             return "undecided"
         first = self.choices[0] if self.choices else None
         kept = first is not None and not first.lost and first.spec.topology.world_size == self.world_size
@@ -118,6 +120,7 @@ class Scaling:
             "framework": self.reading.framework,
             "framework_version": self.reading.framework_version,
             "world_size": self.world_size,
+            "example_devices": self.example_devices,
             "derived": dict(self.reading.derived),
             "choices": [choice.to_dict() for choice in self.choices],
             "problems": list(self.problems),
@@ -134,13 +137,21 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
         dataset_size: Prompts in the dataset, where `source` is not a `Reading`.
 
     Returns:
-        The choices, the nearest first, with what each changes and loses.
+        The choices, the nearest first, with what each changes and loses. Where only the devices that `source` is
+        written for are missing, those of an example (`example_devices`), and the verdict is "undecided".
 
     Raises:
         TypeError: `source` has a type that `read` does not take.
         ValueError: `world_size` is out of range, or the framework has no adapter.
     """
     reading = settled(source, read(source, dataset_size=dataset_size), dataset_size=dataset_size).supposed
+    return scaled(source, reading, world_size, present=None, dataset_size=dataset_size)
+
+
+def scaled(
+    source: object, reading: Reading, world_size: int, *, present: int | None, dataset_size: int | None
+) -> Scaling:
+    """The scaling of a source with its reading, which was made for `present` devices and `dataset_size` prompts."""
     adapter = plugins.adapters().get(reading.framework)
     if adapter is None and reading.spec is not None:
         raise ValueError(f"there is no adapter for framework {reading.framework!r}")
@@ -148,6 +159,13 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
         raise ValueError(f"world_size = {world_size}: must be at least 1 and at most {MAX_DEVICES}")
     if adapter is None:
         return Scaling(reading=reading, world_size=world_size)
+    example = None
+    if not isinstance(source, Reading):
+        example = on_example_devices(source, reading, world_size=present, dataset_size=dataset_size)
+    if example is not None and example.spec is not None:
+        found = scale_with(adapter, example, world_size)
+        judged = dataclasses.replace(example, findings=reading.findings)  # what is missing is still said
+        return dataclasses.replace(found, reading=judged, example_devices=example.spec.topology.world_size)
     return scale_with(adapter, reading, world_size)
 
 

@@ -391,7 +391,10 @@ def scaling(name: str, found: Scaling, table: TableRenderer = plain_table) -> st
     before = found.reading
     lines = [f"{one_line(name)}: {who(before)} on {count(found.world_size, 'device')}: {found.verdict}"]
     lines += [f"  {line}" for line in _taken_for_granted(before)]
-    if found.verdict in ("invalid", "undecided"):
+    if found.example_devices is not None:
+        now = count(found.example_devices, "device")
+        lines.append(f"  nothing says the devices that it is written for; now: {now}, for example")
+    elif found.verdict in ("invalid", "undecided"):
         return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
     held = before.spec is None or found.world_size % before.spec.topology.replica_size == 0
     if found.problems and (not held or not found.choices):

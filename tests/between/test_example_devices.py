@@ -1,7 +1,9 @@
-"""Two configurations that do not say their devices: they are compared on as many as both can have, as an example."""
+"""Configurations that do not say their devices: they are compared, planned and scaled on as many as they can have, as
+an example, on which no verdict rests."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,3 +74,40 @@ def test_what_both_lack_is_said_once(tmp_path: Path, typed: Callable[..., tuple[
 def test_an_invalid_side_has_no_example(version: str) -> None:
     wrong = bb.read(A | {"num_generations": 0}, framework="trl", version=version)
     assert bb.diff(wrong, A).example_devices is None
+
+
+def test_a_run_is_scaled_from_an_example_and_what_is_missing_is_still_said() -> None:
+    found = bb.scale(A, 4)
+    assert (found.verdict, found.example_devices) == ("undecided", 8)
+    assert found.choices[0].title == "the same run"
+    assert found.choices[0].spec.optimizer_step.completions_per_step == 512
+    assert [one.code for one in found.reading.findings if one.undecided] == ["BB-TRL-005"]
+    said = between.scaling("a", found)
+    assert "nothing says the devices that it is written for; now: 8 devices, for example" in said
+    assert found.to_dict()["example_devices"] == 8
+
+
+def test_a_run_that_says_its_devices_is_scaled_from_them() -> None:
+    found = bb.scale(bb.read(A, framework="trl", version="1.16.0", world_size=2), 4)
+    assert (found.verdict, found.example_devices) == ("kept", None)
+
+
+def test_what_is_valid_on_no_devices_has_no_example() -> None:
+    assert bb.scale(A | {"per_device_train_batch_size": "x"}, 4).example_devices is None
+
+
+def test_plan_shows_an_example_and_leaves_it_undecided(
+    typed: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("".join(f"{key}: {value}\n" for key, value in A.items()), encoding="utf-8")
+    code, out, _ = typed("plan", "a.yaml")
+    assert (code, out.splitlines()[0]) == (4, "on 8 devices, for example: nothing says how many (--world-size DEVICES)")
+    assert "completions_per_step: 512" in out
+    (told,) = json.loads(typed("plan", "a.yaml", "--json")[1])["results"]
+    assert (told["verdict"], told["example_devices"], told["totals"]["completions_per_step"]) == ("undecided", 8, 512)
+    code, out, _ = typed("plan", "a.yaml", "--gpus", "4")
+    assert (code, out.splitlines()[0].partition(":")[0]) == (0, "dataset")
+    code, out, _ = typed("scale", "a.yaml", "--gpus", "4")
+    assert (code, out.splitlines()[-1]) == (4, "--from DEVICES says what FILE is written for")
+    assert typed("scale", "a.yaml", "--gpus", "4", "--from", "8")[0] == 0
