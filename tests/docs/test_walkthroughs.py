@@ -122,9 +122,23 @@ def test_three_dots_stand_for_anything(expected: str, actual: str) -> None:
     assert make_outputs.fits(expected, actual)
 
 
-@pytest.mark.parametrize(("expected", "actual"), [("a\n...\nb", "a\nx"), ("", "x"), ("a", "a\nb"), ("a.b", "axb")])
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [
+        ("a\n...\nb", "a\nx"),
+        ("", "x"),
+        ("a", "a\nb"),
+        ("a.b", "axb"),
+        ("error 5.0e-01", "error 5.1e-01"),
+        ("error 1.2e-06", "error 9.2e-06"),
+    ],
+)
 def test_and_for_nothing_else(expected: str, actual: str) -> None:
     assert not make_outputs.fits(expected, actual)
+
+
+def test_of_the_rounding_of_floats_the_size_counts() -> None:
+    assert make_outputs.fits("... error\t1.2e-06\n...", "the error\t1.3e-06\n")
 
 
 @pytest.mark.parametrize(("package", "there"), [("json", True), ("no_such_package", False)])
