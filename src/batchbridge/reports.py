@@ -14,7 +14,7 @@ from batchbridge.contract.reading import Reading, Source
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Fix, Verdict
-from batchbridge.reading.read import read
+from batchbridge.reading.read import read, unnamed
 
 if TYPE_CHECKING:
     from batchbridge.comparing.beside_open import SizesBesideOpen
@@ -84,7 +84,7 @@ class Check:
     @cached_property
     def _differs(self) -> tuple[Finding, ...]:
         """The finding that known releases judge it differently, where the one of `reading` finds it valid."""
-        if self.judged is None or self.counted.verdict in (self.judged.verdict, "invalid"):
+        if self.judged is None or self.counted.verdict != "valid" or self.judged.verdict == "valid":
             return ()
         valid = [span.name for span in self.judged.spans if span.verdict == "valid"]
         message = f"valid under {self.reading.framework} {', '.join(valid)}, not under every known release"
@@ -238,19 +238,6 @@ def check(
     return Check(**fields, keep=keep, departing=departing)
 
 
-def _unnamed(reading: Reading, version: str | None) -> str:
-    """The commit that is named in place of a version, by the user or by a pin of the repository; empty: none is."""
-    if version is None:
-        pinned = (one.message for one in reading.findings if one.code == "BB024")
-        return next(pinned, "") if reading.framework_version is None else ""
-    if "git+" not in version and "." in version:
-        return ""
-    from batchbridge.reading.pins import commit_of
-
-    commit = commit_of(version)
-    return "" if commit is None else f"{commit} of git's is named, which is no release"
-
-
 def _fields(
     source: object,
     name: str | None,
@@ -268,12 +255,11 @@ def _fields(
     example: Reading | None = None
     beside_open: SizesBesideOpen | None = None
     if not isinstance(source, Reading):
-        why = _unnamed(reading, version)
+        why = unnamed(reading, version)
         if reading.framework_version is None or (why and reading.spec is None):
             from batchbridge.comparing.releases import judged
 
-            found = judged(source, reading.framework, keep, **said)
-            found = found and replace(found, unnamed=why)
+            found = judged(source, reading.framework, keep, why, **said)
             reading = reading if found is None else found.reading
         adapter = plugins.adapters().get(reading.framework)
         if adapter is not None and any(one.code in adapter.undeclared for one in reading.findings):

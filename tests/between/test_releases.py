@@ -11,8 +11,10 @@ from registered import adapters
 
 import batchbridge
 from batchbridge.cli.main import main
+from batchbridge.comparing.releases import settled
 from batchbridge.contract import plugins
 from batchbridge.reading.pins import pinned
+from batchbridge.reading.read import read
 
 RECIPE = """\
 model_name_or_path: m
@@ -274,6 +276,36 @@ def test_a_commit_that_the_user_names_is_judged_by_all_releases(recipe: Path, ve
     assert batchbridge.check(recipe, world_size=8, version=version).verdict == "undecided"
     tagged = batchbridge.check(recipe, world_size=8, version=f"{GIT}@v0.18.0")
     assert (tagged.verdict, tagged.reading.framework_version) == ("valid", "0.18.0")
+
+
+@pytest.mark.parametrize("name", [7, 12, 40])
+def test_a_known_commit_that_the_user_names_is_the_version_of_its_code(recipe: Path, name: int) -> None:
+    commit = "69ad852e5654a77f1695eb4c608906fe0c7e8624"[:name]
+    recipe.write_text("num_generations: 8\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 8\n")
+    for said in (commit, f"{GIT}.git@{commit}"):
+        found = batchbridge.check(recipe, framework="trl", world_size=2, version=said)
+        assert (found.verdict, found.judged) == ("invalid", None)  # as the pin of the same commit
+        assert f"\n  {commit[:12]} is trl 0.16.0.dev0, which is taken\n" in str(found)
+    assert batchbridge.check(recipe, framework="trl", world_size=2, version=commit[:6]).verdict == "undecided"
+
+
+def test_a_branch_may_take_what_not_every_release_refuses(recipe: Path) -> None:
+    """The older ones lack the first key, the newer ones the second: no release is right, and the branch is none."""
+    program, size = recipe.with_name("train.py"), "per_device_train_batch_size=8, num_generations=8"
+    args = f"args=GRPOConfig('o', {size}, KEYS)"
+    text = f"from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer('m', [len], {args}).train()\n"
+    program.write_text(text.replace("KEYS", "log_multimodal=True, max_prompt_length=512"))
+    assert batchbridge.check(program, world_size=2).verdict == "invalid"
+    Path("requirements.txt").write_text(f"trl @ {GIT}.git@main\n")
+    found = batchbridge.check(program, world_size=2)
+    assert found.judged is not None
+    assert (found.judged.verdict, found.verdict) == ("invalid", "undecided")
+    assert "as 1.16.0 would, and not every release: max_prompt_length is gone" in str(found)
+    assert "1.16.0, the newest, is shown" in str(found)
+    (taken,) = settled(program, read(program, world_size=2), world_size=2).wrong
+    assert taken.undecided
+    program.write_text(text.replace("num_generations=8, KEYS", "num_generations=7"))
+    assert batchbridge.check(program, world_size=2).verdict == "invalid"  # no release takes it
 
 
 def test_a_version_between_two_releases_that_differ_is_undecided(recipe: Path) -> None:

@@ -384,7 +384,10 @@ def test_latest_is_the_newest_release_and_main_is_none(run: Run) -> None:
     said = ("check", "r.yaml", "--world-size", "8", "--framework", "trl")
     newest = run(*said, "--framework-version", "latest")
     assert newest == run(*said, "--framework-version", "1.16.0")
-    assert "main of git's is named, which is no release" in run(*said, "--framework-version", "main")[1]
+    of_main = ("--framework-version", "main")
+    assert "main of git's is named, which is no release" in run(*said, *of_main)[1]
+    scaled = run("scale", "r.yaml", "--from", "8", "--gpus", "4", "--framework", "trl", *of_main)
+    assert "main of git's is named, which is no release: trl " in scaled[1]  # scale goes on as check does
 
 
 def test_choosing_a_python_is_no_warning_and_sourcing_settings_is_one(run: Run) -> None:

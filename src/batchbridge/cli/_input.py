@@ -121,7 +121,7 @@ def reading_from(**said: Any) -> tuple[str, Source, Reading]:
     name, source = asked.pop("name"), asked["source"]
     sizes = {key: asked[key] for key in ("world_size", "dataset_size")}
     reading = read(**asked)
-    if reading.framework_version is None:
+    if reading.framework_version is None or reading.spec is None:
         from batchbridge.comparing.releases import settled
 
         reading = settled(source, reading, **sizes)

@@ -12,7 +12,7 @@ from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading
 from batchbridge.meaning.findings import Finding, Fix, Verdict
-from batchbridge.reading.read import read
+from batchbridge.reading.read import read, unnamed
 from batchbridge.reading.undeclared import deciding, undeclared
 
 
@@ -78,8 +78,11 @@ KeepFinding = Callable[[Finding], bool] | None
 """The findings that count; None: all."""
 
 
-def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any) -> ReleaseVerdicts | None:
-    """`source` under every known release of `framework`; None where it has none. said: arguments of `read`."""
+def judged(
+    source: object, framework: str, keep: KeepFinding = None, unnamed: str = "", **said: Any
+) -> ReleaseVerdicts | None:
+    """`source` under every known release of `framework`; None where it has none. unnamed: the commit that is named in
+    place of a release. said: arguments of `read`."""
     adapter = plugins.adapters().get(framework)
     releases = adapter.releases if adapter is not None else ()
     asked = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
@@ -108,9 +111,30 @@ def judged(source: object, framework: str, keep: KeepFinding = None, **said: Any
     best = max(range(len(readings)), key=lambda place: (*ranks[place], place))
     keys = frozenset(key for _, reading in asked for key in deciding(reading))
     declared = {version: rank[0] for (version, _), rank in zip(readings, ranks, strict=True)}
+    shown = asked[best][1]
+    if unnamed:
+        shown = _as_of_a_release(shown, [reading for _, reading in asked])
     return ReleaseVerdicts(
-        spans=tuple(spans), reading=asked[best][1], nowhere=nowhere, deciding=keys, declared=declared
+        spans=tuple(spans), reading=shown, nowhere=nowhere, deciding=keys, declared=declared, unnamed=unnamed
     )
+
+
+def _as_of_a_release(shown: Reading, readings: Sequence[Reading]) -> Reading:
+    """The reading of a release that stands for a commit: what not every release refuses, the commit may take."""
+    found = []
+    for one in shown.findings:
+        certain = one.severity == "error" and not one.undecided
+        if certain and not all(any(_same_error(one, other) for other in reading.wrong) for reading in readings):
+            message = f"as {shown.framework_version} would, and not every release: {one.message}"
+            one = replace(one, message=message, undecided=True)
+        found.append(one)
+    return replace(shown, findings=tuple(found))
+
+
+def _same_error(one: Finding, other: Finding) -> bool:
+    """Whether two releases refuse the same by the same rule."""
+    keys, others = ({place.key for place in found.where} for found in (one, other))
+    return one.code == other.code and (keys == others or bool(keys & others))
 
 
 def _declared(adapter: Adapter, reading: Reading) -> int:
@@ -200,16 +224,17 @@ def settled_alike(asked: Sequence[tuple[object, Reading, Mapping[str, Any]]]) ->
 
 
 def _judged_if_unnamed(source: object, reading: Reading, said: Mapping[str, Any]) -> ReleaseVerdicts | None:
-    if reading.framework_version is not None or isinstance(source, Reading):
-        return None
-    return judged(source, reading.framework, **said)
+    why = unnamed(reading, reading.framework_version)
+    named = reading.framework_version is not None and (not why or reading.spec is not None)
+    return None if named or isinstance(source, Reading) else judged(source, reading.framework, unnamed=why, **said)
 
 
 def _with_note(found: ReleaseVerdicts) -> Reading:
     taken = found.reading
     others = "" if len(found.spans) == 1 else "; other releases read it otherwise, as `batchbridge check` lists"
     version = f"{taken.framework} {taken.framework_version}"
-    message = f"no version was named: {version} is taken, the newest that has the most of its keys{others}"
+    why = found.unnamed or "no version was named"
+    message = f"{why}: {version} is taken, the newest that has the most of its keys{others}"
     note = Finding("BB044", "note", "config", message, fixes=(Fix("name one with --framework-version"),))
     return replace(taken, findings=(*taken.findings, note))
 

@@ -7,7 +7,7 @@ One of git (`trl @ git+https://host/trl@REF`, `tool.uv.sources`) is the release 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ FILES = (
 LEVELS = 8
 """Folders that are searched: the configuration's, and those above it."""
 MAX_BYTES = 4 << 20
+_SHORT = 7
+"""Letters of the shortest name that git gives a commit."""
 _LINES = re.MULTILINE | re.IGNORECASE
 
 
@@ -45,6 +47,13 @@ def commit_of(version: str) -> str | None:
         return version[:12] if _COMMIT.fullmatch(version) else None
     reference = _reference(version)
     return None if _TAG.fullmatch(reference) else reference[: 40 if "/" in reference else 12] or "its default branch"
+
+
+def version_at(commits: Mapping[str, str], commit: str | None) -> str | None:
+    """The version of an adapter's `commits` that a commit is, of whose name seven letters do; None: it is not known."""
+    if commit is None or len(commit) < _SHORT:
+        return None
+    return next((known for name, known in commits.items() if name.startswith(commit) or commit.startswith(name)), None)
 
 
 def version_of(text: str) -> str:

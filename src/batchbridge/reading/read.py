@@ -82,6 +82,10 @@ def read(
     adapter = adapter or _choose(loaded, framework, findings)
     if adapter is None:
         return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
+    if (known := known_commit(adapter, version)) is not None:
+        text = f"a commit of git's was named: {commit} is {adapter.distribution or adapter.framework} {known}"
+        findings.append(Finding("BB024", "note", "config", f"{text}, which is taken", fixes=(_ANOTHER,)))
+        said = dataclasses.replace(said, framework_version=known)
     if version == "latest" and adapter.releases:
         said = dataclasses.replace(said, framework_version=adapter.releases[-1])
     if loaded.record is not None:
@@ -104,19 +108,44 @@ def read(
     return dataclasses.replace(reading, findings=_ordered([*reading.findings, *findings])) if findings else reading
 
 
-def _of_git(version: str | None) -> tuple[str | None, bool]:
-    """The version that a text names, the tag of a reference of git's being one; and whether it names a commit."""
+_ANOTHER = Fix("name another with --framework-version")
+
+
+def known_commit(adapter: Adapter, version: str | None) -> str | None:
+    """The version of the code at a commit that a text names, where the adapter knows it; None: it names none, or
+    another."""
+    if not adapter.commits or not (commit := _of_git(version)[1]):
+        return None
+    from batchbridge.reading.pins import version_at
+
+    return version_at(adapter.commits, commit)
+
+
+def unnamed(reading: Reading, version: str | None) -> str:
+    """The sentence that a commit stands where a release should, which its framework's adapter does not know: one that
+    the user names, or that the repository pins; empty: none does."""
+    if version is None:
+        pinned = (one.message for one in reading.findings if one.code == "BB024")
+        return next(pinned, "") if reading.framework_version is None else ""
+    commit, adapter = _of_git(version)[1], plugins.adapters().get(reading.framework)
+    if commit is None or (adapter is not None and known_commit(adapter, version) is not None):
+        return ""
+    return f"{commit} of git's is named, which is no release"
+
+
+def _of_git(version: str | None) -> tuple[str | None, str | None]:
+    """The version that a text names, the tag of a reference of git's being one; and the commit, where it names one."""
     if version is None or ("git+" not in version and "." in version):
-        return version, False
+        return version, None
     from batchbridge.reading.pins import commit_of, version_of
 
-    return version_of(version), commit_of(version) is not None
+    return version_of(version), commit_of(version)
 
 
 def _pinned(source: Source, adapter: Adapter, said: Context, path: Path, unpinned: Reading) -> Reading:
     """The reading under the version that the configuration's repository pins; `unpinned` where it pins none that is
     read, with a note where that is a commit."""
-    from batchbridge.reading.pins import VersionPin, pinned, version_of
+    from batchbridge.reading.pins import VersionPin, pinned, version_at, version_of
 
     built, name = source.construction, adapter.distribution or ""
     own = built.pins.get(name) if built is not None else None
@@ -129,9 +158,9 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path, unpinne
         return unpinned
     name = adapter.distribution or adapter.framework
     of_commit = ""
-    if pin.unreleased in adapter.commits:
+    if of_code := version_at(adapter.commits, pin.unreleased):
         of_commit = f" at {pin.unreleased} of git's"
-        pin = pin._replace(version=adapter.commits[pin.unreleased])
+        pin = pin._replace(version=of_code)
     if pin.unreleased:
         text = f"{pin.place} takes {name} from git at {pin.unreleased}, which is no release"
         note = Finding(
@@ -139,7 +168,7 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path, unpinne
         )
         return dataclasses.replace(unpinned, findings=_ordered([*unpinned.findings, note]))
     text = f"no version of {name} was named: {pin.place} pins {pin.version}{of_commit}, which is taken"
-    note = Finding("BB024", "note", "config", text, fixes=(Fix("name another with --framework-version"),))
+    note = Finding("BB024", "note", "config", text, fixes=(_ANOTHER,))
     said = dataclasses.replace(said, framework_version=pin.version)
     reading = _between_releases(source, adapter, said, read_source(source, adapter, said))
     known = reading.spec is not None or bool(reading.native)

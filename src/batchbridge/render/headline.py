@@ -178,7 +178,8 @@ def releases(judged: ReleaseVerdicts | None, *, verbose: bool) -> Iterator[str]:
         every = f"{alike.pop()} under every known {framework}, {spans[0].first} to {spans[-1].last}"
         told = f"{every}, for reasons or with numbers that differ"
     hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
-    taken = f"{judged.reading.framework_version}, {hows.get(judged.reading.verdict, 'the newest')}, is shown"
+    how = "the newest" if judged.verdict == "invalid" else hows.get(judged.reading.verdict, "the newest")
+    taken = f"{judged.reading.framework_version}, {how}, is shown"
     yield one_line(f"{why}: {told}; {taken} (--framework-version names one{'' if verbose else ', -v says why'})")
     if verbose:
         yield from map(one_line, judged.lines())
