@@ -34,7 +34,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,6 +42,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent))
 
 from changed_module import changed
+
+from batchbridge.reading.toml import parse_toml
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
@@ -179,7 +180,7 @@ def _with_package(block: Block) -> Iterator[tuple[str, str, str]]:
 
 def installed(package: Path, site: Path) -> list[str]:
     """What `pip install -e` adds to the path; the entry points are those of the package's pyproject.toml."""
-    project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = parse_toml((package / "pyproject.toml").read_text(encoding="utf-8"), "pyproject.toml").value["project"]
     described = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     described.mkdir(parents=True)
     (described / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n", encoding="utf-8")

@@ -345,7 +345,7 @@ class Machine(Calls):
 
     _run_AsyncWith = _run_With
 
-    def _run_Try(self, node: ast.Try | ast.TryStar, scope: Scope) -> None:
+    def _run_Try(self, node: ast.Try, scope: Scope) -> None:
         before = dict(scope.names)
         caught = any(map(_goes_on, node.handlers))
         self.caught += caught

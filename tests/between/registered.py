@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import tomllib
 from functools import cache
 from pathlib import Path
 
 from batchbridge.contract.adapter import Adapter
+from batchbridge.reading.toml import parse_toml
 
-ENTRY_POINTS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-    "entry-points"
-]
+_PROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+ENTRY_POINTS = parse_toml(_PROJECT, "pyproject.toml").value["project"]["entry-points"]
 
 
 @cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,11 @@ import pytest
 from batchbridge.kit import load_source
 from batchbridge.kit.config_texts import nested_toml
 from batchbridge.reading.toml import parse_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 RECIPE = """\
 max_steps = 20  # a comment with = and [

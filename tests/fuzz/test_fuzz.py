@@ -8,12 +8,12 @@ import re
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
 
 import batchbridge
+from batchbridge.reading.toml import parse_toml
 
 HERE = Path(__file__).parent
 INPUTS = 8_000
@@ -70,7 +70,8 @@ def test_every_adapter_is_fuzzed_and_its_inputs_are_often_understood() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     understood: dict[str, int] = json.loads(done.stdout)
     dialects = {name.partition("-")[0].removesuffix("_flat").removesuffix("_ppo") for name in understood}
-    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    project = parse_toml(text, "pyproject.toml").value["project"]
     assert dialects == set(project["entry-points"]["batchbridge"]) - {"history"}
     assert {name: count for name, count in understood.items() if count < 3} == {}
 

@@ -37,7 +37,7 @@ def default_sessions() -> list[str]:
     (found,) = [
         ast.literal_eval(node.value)
         for node in noxfile().body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "nox.options.sessions"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DEFAULT"
     ]
     return list(found)
 
@@ -56,6 +56,10 @@ def readme_command(marker: str) -> str:
     return str(found)
 
 
+FOR_FRAMEWORKS = "3.11"
+"""The Python of the sessions of frameworks: every one of them is for it."""
+
+
 def matrix() -> dict[str, str]:
     """Session to the Python that its job has."""
     found = WORKFLOWS["ci.yml"]["jobs"]["session"]["strategy"]["matrix"]
@@ -66,8 +70,9 @@ def matrix() -> dict[str, str]:
 def test_there_is_a_job_for_every_default_session_and_every_python() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     pythons = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', pyproject)
-    assert len(pythons) == 3
-    wanted = {name: pythons[0] for name in default_sessions() if name != "core"}
+    (named,) = re.findall(r"(?m)^PYTHONS = (.*)$", (ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    assert tuple(pythons) == ast.literal_eval(named)
+    wanted = {name: FOR_FRAMEWORKS for name in default_sessions() if name != "core"}
     assert matrix() == wanted | {f"core-{python}": python for python in pythons}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +16,7 @@ from batchbridge.contract.evidence import Code
 from batchbridge.kit.proven import records
 from batchbridge.kit.shipped_settings import shipped
 from batchbridge.kit.versions import holds
+from batchbridge.reading.toml import parse_toml
 
 EXTRAS = ("trl", "verl", "openrlhf")
 ADAPTERS = (*EXTRAS, "easyr1", "open_instruct", "open_r1")
@@ -52,7 +52,7 @@ def test_minor_versions_that_are_not_known_are_holes() -> None:
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_an_extra_installs_what_is_known_and_nothing_else(repository: Path, extra: str) -> None:
-    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = parse_toml((repository / "pyproject.toml").read_text(encoding="utf-8"), "pyproject.toml").value["project"]
     assert project["optional-dependencies"][extra] == list(bounds(code_of(extra)))
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Self
 
 import click
 
@@ -51,7 +50,7 @@ class FindingSelection:
     @classmethod
     def of(
         cls, file: str | None, own: ProjectSettings, select: Iterable[str], ignore: Iterable[str], baseline: Path | None
-    ) -> Self:
+    ) -> FindingSelection:
         """The selection from options and what the project says: it ignores more, and selects where no option does.
         Raises `click.UsageError`."""
         ignored = (*ignore, *own.settings.get("ignore", ()), *own.of(file).get("ignore", ()))

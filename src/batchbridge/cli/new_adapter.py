@@ -23,7 +23,7 @@ build-backend = "hatchling.build"
 [project]
 name = "batchbridge-{dashed}"
 version = "0.1.0"
-requires-python = ">=3.11"
+requires-python = ">=3.10"
 dependencies = ["batchbridge"]
 
 [project.entry-points.batchbridge]

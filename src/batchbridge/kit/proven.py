@@ -31,6 +31,7 @@ from typing import Any
 from batchbridge.contract.evidence import Code, Evidence, Grade, Package, Record, named
 from batchbridge.errors import CannotAttach
 from batchbridge.kit import fingerprints, versions
+from batchbridge.kit.code_names import written_name
 
 UNPROVEN = "unproven_code"
 """The name by which `wrap(..., allow=...)` accepts control flow that is not known."""
@@ -278,7 +279,7 @@ def _stands_in(function: Any, file: Path, name: str, homes: list[Path]) -> bool:
     """Whether a function is the one that stands in `file` as `name`, decorators of the frameworks around it or not."""
     function = getattr(function, "__func__", None) or getattr(function, "fget", None) or function
     made = getattr(function, "__code__", None)
-    if made is not None and made.co_qualname == name and _same_file(made.co_filename, file):
+    if made is not None and written_name(made) == name and _same_file(made.co_filename, file):
         return True
     if not (_is_ours(function) or _decorates(made, function, homes)):
         return False
@@ -320,7 +321,7 @@ def _origin(value: Any) -> str:
     made = getattr(function, "__code__", None)
     if made is None:
         return f"{type(value).__module__}.{type(value).__qualname__}"
-    return f"{function.__globals__.get('__name__')}.{made.co_qualname}"
+    return f"{function.__globals__.get('__name__')}.{written_name(made)}"
 
 
 def _same_file(one: str, other: Path) -> bool:

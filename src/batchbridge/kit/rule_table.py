@@ -119,7 +119,8 @@ STANDING = RuleKind("note", "never", standing=True)
 OPEN = RuleKind("error", "never", undecided=True)
 
 
-class SourcedTest(NamedTuple, Generic[F]):
+@dataclass(frozen=True)
+class SourcedTest(Generic[F]):
     """A test with what the framework says or does where it is broken, where that was read, and in which versions."""
 
     test: Callable[[F], str | None]

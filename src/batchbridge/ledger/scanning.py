@@ -35,7 +35,7 @@ _CHUNK = 1 << 10  # steps whose bounds are made together; those of 64 chunks are
 _TIMED = b',"compute_seconds":'
 _NUMBER = rb"(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,17})?(?:e[+-]?[0-9]{1,3})?"
 _TIME = re.compile(_TIMED + _NUMBER + rb"\}\n\Z")
-_TIMES = re.compile(rb"(?:" + _NUMBER + rb"\}\n)*+")
+_TIMES = re.compile(rb"(?:" + _NUMBER + rb"\}\n)*")
 
 
 StartId = tuple[str | None, int, int]

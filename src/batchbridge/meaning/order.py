@@ -136,7 +136,8 @@ class Bijection:
                 change = _mix_array(high ^ keys[i + 1])
                 change &= low_mask
                 low ^= change
-        return high << shift | low
+        mixed: NDArray[numpy.uint64] = high << shift | low
+        return mixed
 
 
 def _mix_array(values: NDArray[numpy.uint64]) -> NDArray[numpy.uint64]:

@@ -80,6 +80,7 @@ def kind_of_text(text: str) -> str:
 
 def _kinds(text: str) -> Iterator[str]:
     from batchbridge.reading.pasted import read_pasted
+    from batchbridge.reading.toml import is_toml
     from batchbridge.reading.yaml_json import parse_yaml
 
     begin = text.lstrip()
@@ -95,7 +96,7 @@ def _kinds(text: str) -> Iterator[str]:
         yield "python"
     if isinstance(parse_yaml(text, "").value, dict):
         yield "yaml"
-    if _is_toml(text):
+    if is_toml(text):
         yield "toml"
     if read_pasted(text, Path(f"run{min(LOGS)}")) is not None:
         yield "log"
@@ -108,12 +109,3 @@ def _has_call(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(isinstance(node, ast.Call) and node.keywords for node in ast.walk(tree))
-
-
-def _is_toml(text: str) -> bool:
-    import tomllib
-
-    try:
-        return bool(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return False

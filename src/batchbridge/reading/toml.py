@@ -7,6 +7,7 @@ arrays of tables are counted from 0, as in `source[1].name`.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 
 from batchbridge.reading.yaml_json import (
@@ -17,6 +18,11 @@ from batchbridge.reading.yaml_json import (
     problem,
     refuse,
 )
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _TOKENS = re.compile(
     r'"""(?:[^\\]|\\.)*?"""'
@@ -33,8 +39,6 @@ _TOKENS = re.compile(
 
 def parse_toml(text: str, file: str) -> Document:
     """The document of a TOML file; what is wrong with it is a problem with its line."""
-    import tomllib
-
     document = Document()
     try:
         for key, line in _keys(text, file):
@@ -50,6 +54,14 @@ def parse_toml(text: str, file: str) -> Document:
     except (RecursionError, ValueError, OverflowError) as error:
         document.problems.append(problem("BB004", f"this is not TOML: {error}", file))
     return document
+
+
+def is_toml(text: str) -> bool:
+    """Whether it is TOML that says something."""
+    try:
+        return bool(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return False
 
 
 def _keys(text: str, file: str) -> Iterator[tuple[str, int]]:
