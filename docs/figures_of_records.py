@@ -549,19 +549,20 @@ def open_instruct_published() -> str:
 def check_cost() -> str:
     """docs/measured.md: the checks' share of a step, by framework."""
     found = read("benchmarks/check_cost.json")
-    large = found.pop("trl, large")
+    large = {name.partition(",")[0]: found.pop(name) for name in sorted(found) if name.endswith(", large")}
     names = list(next(iter(found.values()))["rows"])
     rows = [
         (framework, *(f"{of['rows'][name]['share'] * 100:.2f} %" for name in names))
         for framework, of in sorted(found.items())
     ]
-    ((name, row),) = large["rows"].items()
-    measured = f"{large['measured_on']['commit']}, {large['measured_on']['date']}"
-    of_large = table(
-        ("trl, on one CPU process", "a step, s", "of which checks, ms", f"share, measured on {measured}"),
-        [(name, f"{row['step_milliseconds'] / 1e3:.1f}", f"{row['milliseconds_a_step']:.0f}", f"{row['share']:.2%}")],
-    )
-    return f"{table(('share of a step on one CPU process', *names), rows)}\n\n{of_large}"
+    of_large = []
+    for framework, of in large.items():
+        ((what, row),) = of["rows"].items()
+        measured = f"{of['measured_on']['commit']}, {of['measured_on']['date']}"
+        times = (f"{row['step_milliseconds'] / 1e3:.1f}", f"{row['milliseconds_a_step']:.0f}")
+        of_large.append((framework, *times, f"{row['share'] * 100:.2f} %", measured))
+    heads = (what, "a step, s", "of which checks, ms", "share", "measured on")
+    return f"{table(('share of a step on one CPU process', *names), rows)}\n\n{table(heads, of_large)}"
 
 
 def gradient_noise() -> str:
