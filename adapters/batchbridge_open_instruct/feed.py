@@ -20,7 +20,7 @@ from queue import Empty
 from typing import Any
 
 from batchbridge import CannotAttach, Plan
-from batchbridge.kit import checkpoints, group_advantages
+from batchbridge.kit import PromptColumn, checkpoints, group_advantages
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
@@ -32,6 +32,11 @@ from batchbridge_open_instruct.inputs import advantages_of, settings_read, told_
 
 ATTRIBUTE = "batchbridge"
 """The name of the attribute of an actor that was given orders, and of a batch: its `PackedBatch`."""
+DIGEST = "batchbridge_prompts"
+"""The name of the attribute of an actor that has the digest of its prompts."""
+PROMPT_TOKENS = "input_ids_prompt"
+"""The column that is generated from: with another tokenizer or template the prompts are others, too. Source:
+open-instruct e6c3044 dataset_transformation.INPUT_IDS_PROMPT_KEY."""
 _POLL_SECONDS = 0.2
 _KEPT = ("query_responses", "attention_masks", "response_masks", "position_ids", "vllm_logprobs", "num_actions")
 """Lists of `PackedSequences`, one entry per row, that the loop reads after packing."""
@@ -89,6 +94,17 @@ def prompts_of(actor: Any) -> int:
     return len(actor.dataset)
 
 
+def digest_of_prompts(actor: Any) -> Mapping[str, Any] | None:
+    """The digest of the actor's prompts, made once; see `batchbridge.meaning.prompt_digest`. None of a data set without
+    their tokens."""
+    if PROMPT_TOKENS not in actor.dataset.column_names:
+        return None
+    if DIGEST not in vars(actor):
+        setattr(actor, DIGEST, checkpoints.digest_of_prompts(PromptColumn(actor.dataset, PROMPT_TOKENS)))
+    found: Mapping[str, Any] | None = vars(actor)[DIGEST]
+    return found
+
+
 def own_preparation(actor: Any) -> str:
     """The name of the loop that prepares data, where it is a user's own; else empty."""
     loop = inspect.unwrap(type(actor)._data_preparation_loop)
@@ -129,7 +145,7 @@ class ActorFeed:
         else:
             names["add_prompt_to_generator"] = self._nothing
             assert self._candidates is not None, "made with the plan"
-            place = PlanPositionLoader(actor, self._plan, self._candidates, self._resumed, other_ranks)
+            place = PlanPositionLoader(actor, self._plan, self._candidates, self._resumed, other_ranks, orders)
             self._patches.set(actor, "iter_dataloader", place, what="the place in the plan", why="exact resume")
         patched = types.MethodType(rebound(loop, **names), actor)
         self._patches.set(actor, "_data_preparation_loop", patched, what=what, why=why)
@@ -374,9 +390,10 @@ class PlanPositionLoader:
         candidates: CandidateQueue,
         resumed: Callable[[tuple[str, ...]], None],
         other_ranks: str,
+        orders: Orders,
     ) -> None:
         self._actor, self._plan, self._candidates, self._resumed = actor, plan, candidates, resumed
-        self._other_ranks = other_ranks
+        self._other_ranks, self._orders = other_ranks, orders
 
     def __next__(self) -> None:
         """The loop draws what it would ask for ahead."""
@@ -392,13 +409,19 @@ class PlanPositionLoader:
             next_candidate=self._candidates.next_of(following),
             no_resampling_pass_rate=self._actor.config.no_resampling_pass_rate,
             solved=self._candidates.solved_before(following),
+            prompts=self._orders.prompts,
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The place that `state` has; `CannotAttach` unless it continues this plan."""
         ranks = self._actor.dp_world_size
         resumed = checkpoints.resume(
-            state, self._plan, where="the checkpoint", ranks=ranks, other_ranks=self._other_ranks
+            state,
+            self._plan,
+            where="the checkpoint",
+            ranks=ranks,
+            other_ranks=self._other_ranks,
+            request=self._orders,
         )
         was, here = resumed.saved.get("no_resampling_pass_rate"), self._actor.config.no_resampling_pass_rate
         if was != here:

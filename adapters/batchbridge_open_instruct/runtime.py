@@ -138,4 +138,5 @@ RUNTIME = Runtime(
     training=lambda trainer: is_inside(trainer, *learner_of(trainer).training, of=("open_instruct", "olmo_core")),
     gather=lambda trainer, value: values_of_all_ranks(value),
     patch=_patch,
+    prompts=lambda trainer: ask(learner_of(trainer), feed.digest_of_prompts),
 )

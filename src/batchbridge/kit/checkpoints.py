@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchbridge.contract.attachment import Attachment, Request
 from batchbridge.contract.reading import Reading
@@ -21,6 +21,9 @@ from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.kit.allowing import OTHER_PROMPTS
 from batchbridge.meaning.plan import Plan, Position
 from batchbridge.meaning.spec import Spec
+
+if TYPE_CHECKING:
+    from batchbridge.kit.workers import Orders
 
 SCHEMA = "batchbridge/checkpoint/1"
 STATE_FILE = "batchbridge.json"
@@ -144,15 +147,15 @@ def resume(
     where: str,
     ranks: int,
     other_ranks: str | None,
-    request: Request | None = None,
+    request: Request | Orders | None = None,
     held: Collection[int] = (),
 ) -> ResumePoint:
     """The place where `plan` goes on after a checkpoint. Raises `CannotAttach` unless the checkpoint continues it.
 
     saved: a `state`, or the digest of one that the first versions saved; None or anything else: not ours. where: names
     the checkpoint. other_ranks: why the framework cannot load it on another number of ranks, and what to do; None: it
-    can. request: of the run that goes on: its prompts, what it allows, and the user's own names of settings. held:
-    generated rollouts whose completions were saved.
+    can. request: of the run that goes on: its prompts, what it allows, and, unless a worker has orders in its place,
+    the user's own names of settings. held: generated rollouts whose completions were saved.
     """
     if not saved or not {"schema", "plan"} & saved.keys():
         raise _refusal(
@@ -167,7 +170,7 @@ def resume(
         before = Spec.from_dict(saved["spec"]) if "schema" in saved else None
     except (KeyError, TypeError, ValueError) as error:
         raise _refusal(f"{where}: its saved state cannot be read: {error!s:.300}") from None
-    reading = None if request is None else request.reading
+    reading = request.reading if isinstance(request, Request) else None
     if wrote != ranks and other_ranks is not None:
         raise _refusal(ranks_differ(where, wrote, ranks, other_ranks))
     if before is None:
@@ -211,7 +214,7 @@ def tell(trainer: object, notes: Sequence[str], *, aloud: bool = True) -> None:
         warnings.warn(f"batchbridge: {'. '.join(notes)}", UserWarning, stacklevel=2)
 
 
-def _of_prompts(where: str, saved: Mapping[str, Any] | None, request: Request | None) -> Iterator[str]:
+def _of_prompts(where: str, saved: Mapping[str, Any] | None, request: Request | Orders | None) -> Iterator[str]:
     """Notes on other prompts than those of the run that wrote the checkpoint. Raises `CannotAttach` unless they are
     allowed."""
     now = None if request is None else request.prompts
@@ -230,12 +233,22 @@ def _of_prompts(where: str, saved: Mapping[str, Any] | None, request: Request | 
     yield f"resumed from {where} on other prompts ({change}), which allow={OTHER_PROMPTS} accepts"
 
 
-def with_prompts(request: Request, prompts: Sequence[Any] | None, gather: Callable[[Any], list[Any]]) -> Request:
-    """The request with the digest of a trainer's prompts, which checkpoints hold. Collective. Raises `CannotAttach`
-    where ranks have other prompts; a run that is observed alone goes on."""
-    from batchbridge.meaning.prompt_digest import digest_of, has_rows, other_rank
+def digest_of_prompts(prompts: Sequence[Any]) -> Mapping[str, Any] | None:
+    """The digest of prompts, plain JSON; see `batchbridge.meaning.prompt_digest`. None of a stream, whose prompts have
+    no places."""
+    from batchbridge.meaning.prompt_digest import digest_of, has_rows
 
-    digest = digest_of(prompts) if prompts is not None and has_rows(prompts) else None
+    return digest_of(prompts) if has_rows(prompts) else None
+
+
+def with_prompts(
+    request: Request, prompts: Sequence[Any] | Mapping[str, Any] | None, gather: Callable[[Any], list[Any]]
+) -> Request:
+    """The request with the digest of a trainer's prompts, which checkpoints hold. Collective. Raises `CannotAttach`
+    where ranks have other prompts; a run that is observed alone goes on. prompts: they, or their digest."""
+    from batchbridge.meaning.prompt_digest import other_rank
+
+    digest = prompts if prompts is None or isinstance(prompts, Mapping) else digest_of_prompts(prompts)
     reason = other_rank(gather(digest))
     if reason is not None and request.mode != "observe":
         raise CannotAttach({OTHER_PROMPTS: reason})

@@ -57,7 +57,8 @@ class Runtime:
     that one of them has is everyone's, after the checks, the patching and the probe: alone it would leave the others
     waiting where they communicate next.
 
-    prompts: texts or messages; None of a trainer that does not have them.
+    prompts: texts, messages or tokens; of a trainer whose prompts another process has, their digest; None of one that
+    does not have them.
 
     started: a configuration's reading as an enforced run of it is, where the run fixes what the framework leaves open,
     or to the next rollout. Of a configuration, before there is a trainer: would_use: as uses. assumes: what it does not
@@ -72,7 +73,7 @@ class Runtime:
     subject: Callable[[Any], Any] = lambda trainer: trainer
     training: Callable[[Any], bool] = lambda trainer: False
     gather: Callable[[Any, Any], list[Any]] = lambda trainer, value: [value]
-    prompts: Callable[[Any], Sequence[Any] | None] | None = None
+    prompts: Callable[[Any], Sequence[Any] | Mapping[str, Any] | None] | None = None
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
     uses: Callable[[Any], Collection[str]] = lambda trainer: ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,9 @@ from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import CannotAttach
 from batchbridge.kit.proven import records
 from batchbridge.kit.refusals import reasons_against, split
+from batchbridge.kit.workers import orders_of
 from batchbridge.meaning.candidates import plan_of
+from batchbridge.meaning.prompt_digest import digest_of
 from batchbridge.meaning.spec import Spec, Staleness
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read
@@ -274,6 +277,8 @@ def place(
     spec: Spec | None = None,
     notes: list[str] | None = None,
     share: float | None = None,
+    prompts: Sequence[str] = (),
+    allow: Sequence[str] = (),
 ) -> feed.PlanPositionLoader:
     wanted = request_of().plan if spec is None else plan_of(spec, 12)
     assert wanted is not None
@@ -281,8 +286,14 @@ def place(
     actor = SimpleNamespace(_last_consumed_step=consumed, dp_world_size=ranks, config=config)
     candidates = CandidateQueue(wanted)
     candidates.start_at(consumed + 1, 6 * (consumed + 1))
+    request = dataclasses.replace(request_of(), prompts=digest_of(prompts), allow=frozenset(allow))
     return feed.PlanPositionLoader(
-        actor, wanted, candidates, ([] if notes is None else notes).extend, FastLearner.other_ranks
+        actor,
+        wanted,
+        candidates,
+        ([] if notes is None else notes).extend,
+        FastLearner.other_ranks,
+        orders_of(request, "of a test"),
     )
 
 
@@ -318,6 +329,41 @@ def test_a_checkpoint_of_other_ranks_another_plan_or_an_unwrapped_run_is_refused
     other = request_of(**{"order.seed": 9}).spec
     with pytest.raises(CannotAttach, match=r"order\.seed: .* in the checkpoint, 9 now"):
         place(consumed=-1, spec=other).load_state_dict(state)
+
+
+def test_a_checkpoint_of_other_prompts_is_refused_unless_they_are_allowed() -> None:
+    notes: list[str] = []
+    state = json.loads(json.dumps(place(consumed=1, prompts=["a", "b"]).state_dict()))
+    place(consumed=-1, prompts=["a", "b"]).load_state_dict(state)
+    with pytest.raises(CannotAttach, match=r"was written with other prompts .*all 2 prompts: other texts, or the same"):
+        place(consumed=-1, prompts=["b", "a"]).load_state_dict(state)
+    place(consumed=-1, prompts=["b", "a"], allow=["data"], notes=notes).load_state_dict(state)
+    assert "which allow=data accepts" in notes[0]
+    del state["prompts"]  # of an earlier release
+    place(consumed=-1, prompts=["b", "a"]).load_state_dict(state)
+
+
+def test_the_prompts_of_an_actor_are_those_that_it_generates_from_and_are_read_once() -> None:
+    rows = Rows(input_ids_prompt=[[1, 2], [3]], prompt=["one", "two"])
+    actor = SimpleNamespace(dataset=rows)
+    assert feed.digest_of_prompts(actor) == digest_of([[1, 2], [3]])
+    rows.columns["input_ids_prompt"].reverse()
+    assert feed.digest_of_prompts(actor) == digest_of([[1, 2], [3]]), "of the start"
+    assert feed.digest_of_prompts(SimpleNamespace(dataset=rows)) == digest_of([[3], [1, 2]])
+    assert feed.digest_of_prompts(SimpleNamespace(dataset=Rows(prompt=["one"]))) is None
+
+
+class Rows:
+    """A data set, as far as a column of it is read."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        self.columns, self.column_names = columns, list(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return {name: column[place] for name, column in self.columns.items()}
 
 
 def test_a_run_goes_on_without_the_prompts_that_were_solved_before_its_checkpoint() -> None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -32,6 +33,7 @@ from batchbridge.meaning.spec import Staleness
 from batchbridge.reading.read import read
 from batchbridge.running.wrap import wrap
 from batchbridge_on_cpu.open_instruct.job import Job, prepare
+from batchbridge_open_instruct import feed
 
 PROMPTS, ROLLOUTS = 12, 3
 ARGS = {"num_epochs": 2, "lr_scheduler_type": "linear", "learning_rate": 0.06}
@@ -81,6 +83,12 @@ def run(folder: Path, name: str) -> None:
             raise AssertionError("a checkpoint of other ranks was taken")
         except CannotAttach as error:
             (folder / "foreign.txt").write_text(str(error), encoding="utf-8")
+        prompts = feed.digest_of_prompts(job.actor)
+        assert prompts is not None
+        assert state["iter_dataloader_state"]["prompts"] == prompts, "what the checkpoint holds"
+        others = {**state["iter_dataloader_state"], "prompts": {**prompts, "whole": "0" * 16}}
+        with pytest.raises(CannotAttach, match="other prompts"):
+            job.actor.set_state({**state, "iter_dataloader_state": others})
         job.actor.set_state(states["data_prep_actor_state"])
         job.learner.load_dataloader_state(states["dataloader_state"])
         done = job.engine.model_step = int(states["training_step"])
