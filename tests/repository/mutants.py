@@ -196,9 +196,15 @@ _OF_TORCH = (
     ),
     (
         "kit/measuring",
-        "last[0] = seen.value.double() * (",
-        "last[0] = losses.sum() * (",
+        "return self.value.double() * self.loss_gradient.double()",
+        "return self.value.double()",
         f"{_TORCH}/test_measuring.py",
+    ),
+    (
+        "kit/joined_rows",
+        "repeat_interleave(sizes)",
+        "repeat_interleave(sizes) * 0",
+        f"{_TORCH}/test_joined_rows.py",
     ),
     (
         "kit/measuring",

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from batchbridge.errors import LostGradient
+from batchbridge.kit.joined_rows import Together, joined
 from batchbridge.kit.objectives import Surrogate, clip_bounds, importance_ratio
 from batchbridge.kit.patches import temporarily
 from batchbridge.kit.rounding import TOLERANCE, WIDEST_ALLOWANCE, allowances, token_losses, unit_gradient
@@ -139,27 +140,28 @@ class Tap:
         lost = [number for number, seen in enumerate(pending) if seen.gradient is None]
         if lost:
             raise LostGradient(f"micro-batch {lost[0]} of {len(pending)} was computed, but no gradient came back to it")
-        if not pending:
+        together = list(joined(seen.together() for seen in pending))
+        if not together:
             return []
-        found = [self._measure(seen) for seen in pending]
-        numbers, result = zip(*torch.cat(found, dim=1).cpu().tolist(), strict=True), []
-        for seen, part in zip(pending, found, strict=True):
-            *rows, (value, *_) = islice(numbers, part.shape[1])
+        values = torch.stack([seen.arrived_value() for seen in pending])
+        last = torch.cat([values[None], values.new_zeros(5, len(values))])
+        found = torch.cat([*(self._measure(some) for some in together), last], dim=1)
+        numbers, result = zip(*found.cpu().tolist(), strict=True), []
+        for seen in pending:
             result.append(
                 [
                     Measured(weight / scale if known else None, departure, tolerance, loss, size)
-                    for weight, departure, tolerance, known, loss, size in rows
+                    for weight, departure, tolerance, known, loss, size in islice(numbers, len(seen.logprobs))
                 ]
             )
+        for seen, (value, *_) in zip(pending, numbers, strict=True):
             self.values.append(None if seen.value is None else value / scale)
         return result
 
-    def _measure(self, seen: _MicroBatch) -> torch.Tensor:
-        """(weight, departure, tolerance, whether the weight is known, losses of the tokens, their size) by row, and
-        last the value of the loss in the first place, shape (6, rows + 1)."""
-        gradient = seen.gradient
-        assert gradient is not None, "take looks at this first"
-        own = max(gradient.dtype, seen.logprobs.dtype, key=lambda kind: TOLERANCE.get(kind, 0.0))
+    def _measure(self, seen: Together) -> torch.Tensor:
+        """(weight, departure, tolerance, whether the weight is known, losses of the tokens, their size) by row, shape
+        (6, rows)."""
+        gradient, own = seen.gradient, seen.coarsest
         base = TOLERANCE.get(own, TOLERANCE[torch.float32])
         unit, allowed, compared = self._expected(seen, own)
         losses, sizes = self._losses(seen, unit, allowed, base)
@@ -181,35 +183,31 @@ class Tap:
         penalty = self._objective.kl_coefficient or 0.0 if seen.rows.reference is not None else 0.0
         certain = spread <= WIDEST_ALLOWANCE
         known = (most > penalty / 8) & certain
-        heaviest = torch.where(certain, weight.abs(), zero).amax()
+        heaviest = seen.largest(torch.where(certain, weight.abs(), zero))
         difference = (found - weight[:, None] * unit).abs()
         if allowed is not None:
             # A row whose gradient rounding alone decides is held to the size that others of its micro-batch leave it.
-            room = _UNSURE * heaviest * (size_of + allowed)
-            room = torch.where((heaviest > 0) | (size_of + allowed == 0), room, torch.full_like(room, math.inf))
+            room = _UNSURE * heaviest[:, None] * (size_of + allowed)
+            free = (heaviest[:, None] > 0) | (size_of + allowed == 0)
+            room = torch.where(free, room, torch.full_like(room, math.inf))
             unsure = (found.abs() - room).clamp(min=0.0)
             difference = (difference - weight.abs()[:, None] * allowed).clamp(min=0.0)
             difference = torch.where(certain[:, None], difference, unsure)
         difference = difference.amax(1)
         # A row that weighs nothing itself is held against what the others weigh.
-        size = heaviest * torch.maximum(most, penalty + 1e-3 * most.amax())
+        size = heaviest * torch.maximum(most, penalty + 1e-3 * seen.largest(most))
         departure = torch.where(difference > 0, difference / size.clamp(min=1e-300), difference)
         departure = torch.nan_to_num(departure, nan=math.inf)
         tolerance = torch.where(certain, spread, zero).clamp(min=base)
         weight = torch.nan_to_num(weight, nan=math.inf)
-        by_row = torch.stack([weight, departure, tolerance, known.double(), losses, sizes])
-        last = torch.zeros_like(by_row[:, :1])
-        if seen.value is not None:
-            last[0] = seen.value.double() * (math.nan if seen.loss_gradient is None else seen.loss_gradient.double())
-        return torch.cat([by_row, last], dim=1)
+        return torch.stack([weight, departure, tolerance, known.double(), losses, sizes])
 
     def _losses(
-        self, seen: _MicroBatch, unit: torch.Tensor, allowed: torch.Tensor | None, base: float
+        self, seen: Together, unit: torch.Tensor, allowed: torch.Tensor | None, base: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sums of the rows' token losses before they are weighed, and of what rounding is relative to in them."""
-        kind = torch.promote_types(seen.logprobs.dtype, torch.float32)
-        new, mask = seen.logprobs.to(kind), seen.rows.mask.to(torch.bool)
-        rows = seen.rows.by_numbers(new)
+        new, rows, kind = seen.logprobs, seen.rows, seen.logprobs.dtype
+        mask = rows.mask.to(torch.bool)
         policy, penalty, room = token_losses(self._valued, self._surrogate, new, rows, kind)
         sizes = policy.abs() + penalty.abs() + room
         if allowed is not None:  # a steep factor is as uncertain in the loss as it is in the gradient
@@ -222,12 +220,10 @@ class Tap:
         sizes = torch.where(far.any(1) | sizes.isnan(), torch.full_like(sizes, math.inf), sizes)
         return torch.nan_to_num(torch.where(mask, (policy + penalty).double(), zero).sum(1)), sizes
 
-    def _expected(self, seen: _MicroBatch, own: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    def _expected(self, seen: Together, own: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """The objective's own gradient at the log-probabilities, what rounding explains beside it, and where they can
         be compared: outside of the mask a gradient is 0, at the edge of a clipping range rounding decides."""
-        # Rows may differ in type (a half log-probability, a float32 advantage); sums are taken in the wider one.
-        kind = torch.promote_types(seen.logprobs.dtype, torch.float32)
-        new, rows = seen.logprobs.to(kind), seen.rows.by_numbers(seen.logprobs.to(kind))
+        new, rows, kind = seen.logprobs, seen.rows, seen.logprobs.dtype
         unit = unit_gradient(self._objective, self._surrogate, new, rows, kind)
         allowed = allowances(self._objective, self._surrogate, new, rows, unit, own)
         old, trained = new if rows.old is None else rows.old.to(kind), rows.mask.to(torch.bool).to(kind)
@@ -273,6 +269,21 @@ class _MicroBatch:
         """A hook: several backward passes over one forward pass add up."""
         gradient = self._view(gradient.detach())
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+    def arrived_value(self) -> torch.Tensor:
+        """The value of its loss times the gradient that arrived there, float64, shape (); NaN where one is missing."""
+        if self.value is None or self.loss_gradient is None:
+            return torch.full((), math.nan, dtype=torch.float64, device=self.logprobs.device)
+        return self.value.double() * self.loss_gradient.double()
+
+    def together(self) -> Together:
+        """It alone, as it is measured."""
+        assert self.gradient is not None, "take looks at this first"
+        coarsest = max(self.gradient.dtype, self.logprobs.dtype, key=lambda kind: TOLERANCE.get(kind, 0.0))
+        # Rows may differ in type (a half log-probability, a float32 advantage); sums are taken in the wider one.
+        new = self.logprobs.to(torch.promote_types(self.logprobs.dtype, torch.float32))
+        part = torch.zeros(len(new), dtype=torch.long, device=new.device)
+        return Together(new, self.gradient, self.rows.by_numbers(new), coarsest, part)
 
 
 def is_blind(name: str) -> bool:
