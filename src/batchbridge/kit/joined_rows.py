@@ -19,7 +19,7 @@ ones."""
 
 
 @dataclass(frozen=True)
-class Together:
+class JoinedRows:
     """Micro-batches that are measured at once. Log-probabilities and gradients have shape (rows, tokens), and the rows'
     multiplier is numbers. coarsest: the type that rounds most of what the gradients were computed in. part: the number
     of each row's micro-batch among them."""
@@ -33,24 +33,24 @@ class Together:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What is one for micro-batches that can be measured at once."""
+        """The types and the device, which micro-batches that are measured at once share."""
         kinds = [None if one is None else one.dtype for one in self.tensors()]
         return (self.logprobs.dtype, self.logprobs.device, self.gradient.dtype, self.coarsest, *kinds)
 
     def tensors(self) -> list[torch.Tensor | None]:
-        """Of the rows, in the order of their fields."""
+        """The tensors of the rows, in the order of their fields."""
         return [getattr(self.rows, field.name) for field in fields(Rows)]
 
     def largest(self, values: torch.Tensor) -> torch.Tensor:
-        """Of each row, the largest value of its micro-batch. values: not negative, one for each row."""
+        """The largest value of each row's own micro-batch. values: not negative, one for each row."""
         if self.parts == 1:
             return values.amax().expand(values.shape)
         return values.new_zeros(self.parts).scatter_reduce(0, self.part, values, "amax")[self.part]
 
 
-def joined(each: Iterable[Together]) -> Iterator[Together]:
+def joined(each: Iterable[JoinedRows]) -> Iterator[JoinedRows]:
     """Micro-batches in their order, as many at once as `AT_ONCE` has room for: with padding, which no mask has."""
-    some: list[Together] = []
+    some: list[JoinedRows] = []
     for one in each:
         width = max(seen.logprobs.shape[1] for seen in (*some, one))
         tokens = width * sum(len(seen.logprobs) for seen in (*some, one))
@@ -62,7 +62,7 @@ def joined(each: Iterable[Together]) -> Iterator[Together]:
         yield _below(some)
 
 
-def _below(some: Sequence[Together]) -> Together:
+def _below(some: Sequence[JoinedRows]) -> JoinedRows:
     if len(some) == 1:
         return some[0]
     width = max(one.logprobs.shape[1] for one in some)
@@ -78,4 +78,4 @@ def _below(some: Sequence[Together]) -> Together:
     sizes = torch.tensor([len(one.logprobs) for one in some], device=some[0].part.device)
     part = torch.arange(len(some), device=sizes.device).repeat_interleave(sizes)
     logprobs, gradient = below(one.logprobs for one in some), below(one.gradient for one in some)
-    return Together(logprobs, gradient, rows, some[0].coarsest, part, len(some))
+    return JoinedRows(logprobs, gradient, rows, some[0].coarsest, part, len(some))

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from batchbridge.errors import LostGradient
-from batchbridge.kit.joined_rows import Together, joined
+from batchbridge.kit.joined_rows import JoinedRows, joined
 from batchbridge.kit.objectives import Surrogate, clip_bounds, importance_ratio
 from batchbridge.kit.patches import temporarily
 from batchbridge.kit.rounding import TOLERANCE, WIDEST_ALLOWANCE, allowances, token_losses, unit_gradient
@@ -158,7 +158,7 @@ class Tap:
             self.values.append(None if seen.value is None else value / scale)
         return result
 
-    def _measure(self, seen: Together) -> torch.Tensor:
+    def _measure(self, seen: JoinedRows) -> torch.Tensor:
         """(weight, departure, tolerance, whether the weight is known, losses of the tokens, their size) by row, shape
         (6, rows)."""
         gradient, own = seen.gradient, seen.coarsest
@@ -203,7 +203,7 @@ class Tap:
         return torch.stack([weight, departure, tolerance, known.double(), losses, sizes])
 
     def _losses(
-        self, seen: Together, unit: torch.Tensor, allowed: torch.Tensor | None, base: float
+        self, seen: JoinedRows, unit: torch.Tensor, allowed: torch.Tensor | None, base: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The sums of the rows' token losses before they are weighed, and of what rounding is relative to in them."""
         new, rows, kind = seen.logprobs, seen.rows, seen.logprobs.dtype
@@ -220,7 +220,7 @@ class Tap:
         sizes = torch.where(far.any(1) | sizes.isnan(), torch.full_like(sizes, math.inf), sizes)
         return torch.nan_to_num(torch.where(mask, (policy + penalty).double(), zero).sum(1)), sizes
 
-    def _expected(self, seen: Together, own: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    def _expected(self, seen: JoinedRows, own: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """The objective's own gradient at the log-probabilities, what rounding explains beside it, and where they can
         be compared: outside of the mask a gradient is 0, at the edge of a clipping range rounding decides."""
         new, rows, kind = seen.logprobs, seen.rows, seen.logprobs.dtype
@@ -276,14 +276,14 @@ class _MicroBatch:
             return torch.full((), math.nan, dtype=torch.float64, device=self.logprobs.device)
         return self.value.double() * self.loss_gradient.double()
 
-    def together(self) -> Together:
+    def together(self) -> JoinedRows:
         """It alone, as it is measured."""
         assert self.gradient is not None, "take looks at this first"
         coarsest = max(self.gradient.dtype, self.logprobs.dtype, key=lambda kind: TOLERANCE.get(kind, 0.0))
         # Rows may differ in type (a half log-probability, a float32 advantage); sums are taken in the wider one.
         new = self.logprobs.to(torch.promote_types(self.logprobs.dtype, torch.float32))
         part = torch.zeros(len(new), dtype=torch.long, device=new.device)
-        return Together(new, self.gradient, self.rows.by_numbers(new), coarsest, part)
+        return JoinedRows(new, self.gradient, self.rows.by_numbers(new), coarsest, part)
 
 
 def is_blind(name: str) -> bool:
