@@ -79,15 +79,23 @@ def lines(
         if verbose:
             for finding in alike:
                 yield from _whole(name, reading, finding, ways_of(finding), table)
+            yield from _titled(reading, code)
         elif kind != "note" and code != CONDITION:  # the second line says it
             most = ALIKE if kind == "warning" and len(alike) > ALIKE + 1 else len(alike)
             for place, finding in enumerate(alike[:most]):
                 yield from _compact(name, reading, finding, ways_of(finding), table, first=not place)
             if most < len(alike):
                 yield f"{kind}  {len(alike) - most} more of {code} (-v shows them)"
-    if verbose and found:
-        code = found[0].code
-        yield f"more about a rule: batchbridge rule {code} (or rules/{code}.md on the site)"
+            if kind == "error":
+                yield from _titled(reading, code)
+
+
+def _titled(reading: Reading, code: str) -> Iterator[str]:
+    """`  rule: rollout tears groups (batchbridge rule BB-TRL-021)`: the title of what was found, and its page."""
+    from batchbridge.contract import plugins
+
+    if (found := plugins.title_of(code, reading.framework)) is not None:
+        yield f"  rule: {found.title} (batchbridge rule {code})"
 
 
 def _compact(
