@@ -1,0 +1,17 @@
+"""The project's addresses, which its owner sets here and nowhere else.
+
+`python docs/make_address.py` writes them into the pages and files that name them; `hatch_build.py` makes the links of
+what PyPI shows. While a placeholder stands here, `BATCHBRIDGE_RELEASE=1 nox -s build` fails. Nothing is imported.
+"""
+
+SOURCE = "https://github.com/OWNER/batchbridge"
+"""The repository: its files, tags, issues and the GitHub action."""
+SITE = "https://OWNER.github.io/batchbridge"
+"""Where `nox -s docs` is published: documentation and playground."""
+PLACEHOLDER = "OWNER"
+"""What stands above until an owner has said it."""
+
+
+def are_set() -> bool:
+    """Whether an owner has set both."""
+    return PLACEHOLDER not in SOURCE + SITE
