@@ -13,7 +13,7 @@ from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.findings import Finding, Fix, Verdict
+from batchbridge.meaning.findings import HEADERS, Finding, Fix, Verdict, counts, rows_of
 from batchbridge.reading.asked import asked_for
 from batchbridge.reading.read import read, unnamed
 
@@ -136,6 +136,13 @@ class Check:
 
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
+        said = f"{self.name}: {self.reading.framework} {self.reading.framework_version or ''}".rstrip()
+        title = f"{said}: {self.verdict}, {counts(self.findings)}"
+        return notebook.fragment(title, notebook.table(HEADERS, rows_of(self.findings)))
 
 
 class Explanation(Check):

@@ -99,7 +99,7 @@ def test_two_runs_that_are_not_compared_say_why() -> None:
     found = batchbridge.diff({"colour": "green"}, {"shape": "round"})
     assert (found.verdict, found.differences) == ("undecided", ())
     assert "0 differences" not in repr(found)
-    assert str(found).startswith("unknown with unknown: undecided, not compared: A and B: BB020 ")
+    assert str(found).startswith("unknown with unknown: undecided, not compared; A and B: BB020 ")
     assert len(found.missing) == 1
     assert "not compared" in found._repr_html_()
     one = batchbridge.diff(batchbridge.read(dict(RECIPE), **TRL, gpus=7), {"colour": "green"})

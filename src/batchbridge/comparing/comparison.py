@@ -8,6 +8,7 @@ from typing import Any, Literal
 from batchbridge.contract.reading import Reading
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
+from batchbridge.meaning.findings import missing
 
 DifferenceKind = Literal["differs", "unknown", "same"]
 """The kind of a difference. differs: another meaning. unknown: one side does not say. same: other values, and yet no
@@ -70,9 +71,8 @@ class Comparison:
         return brief(self, sides, self.verdict, self._counted)
 
     def __str__(self) -> str:
-        missing = "; ".join(self.missing)
         sides = f"{self.a.framework} with {self.b.framework}"
-        return f"{sides}: {self.verdict}, {self._counted}{f': {missing}' if missing else ''}"
+        return "; ".join([f"{sides}: {self.verdict}, {self._counted}", *self.missing])
 
     @property
     def _counted(self) -> str:
@@ -87,11 +87,8 @@ class Comparison:
         sides = [(name, side) for name, side in (("A", self.a), ("B", self.b)) if side.spec is None]
         said: dict[str, list[str]] = {}
         for name, side in sides:
-            for found in side.findings:
-                if found.undecided or found.severity == "error":
-                    said.setdefault(f"{found.code} {' '.join(found.message.split())}", []).append(name)
-            if not any(name in names for names in said.values()):
-                said.setdefault("its meaning is not known", []).append(name)
+            for why in missing(side.findings) or ("its meaning is not known",):
+                said.setdefault(why, []).append(name)
         return tuple(f"{' and '.join(dict.fromkeys(names))}: {text}" for text, names in said.items())
 
     def _repr_html_(self) -> str:

@@ -26,6 +26,7 @@ from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.versions import includes, readable
 from batchbridge.meaning.advantages import RULED
 from batchbridge.meaning.briefs import brief, many
+from batchbridge.meaning.findings import missing
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.asked import asked_for
 from batchbridge.reading.files import load_source
@@ -84,8 +85,26 @@ class Conversion:
     strict: bool = False
 
     def __repr__(self) -> str:
+        return brief(self, str(self))
+
+    def __str__(self) -> str:
         ways = f"{self.source.framework} to {self.framework} {self.framework_version or ''}".rstrip()
-        return brief(self, ways, self.verdict, many(self.fields, "field"), f"{len(self.lost)} lost or approximate")
+        said = f"{ways}, {self.verdict}, {many(self.fields, 'field')}, {len(self.lost)} lost or approximate"
+        why = [problem.reason for problem in self.refused] if self.written is None else []
+        why += [] if self.source.spec is not None else missing(self.source.findings)
+        return "; ".join([said, *why])
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
+        lost = [(one.status, one.field, one.source, one.target, one.unit, one.reason) for one in self.lost + self.rare]
+        filled = [(", ".join(one.keys) or one.target_key, one.variable, one.wanted) for one in self.variables]
+        return notebook.fragment(
+            str(self),
+            notebook.table(("status", "field", "source", "target", "unit", "why"), lost),
+            notebook.table(("setting", "to fill in", "what that is"), filled),
+            notebook.table(("written", "value"), [] if self.written is None else settings_in(self.written.values)),
+        )
 
     @property
     def lost(self) -> tuple[FieldReport, ...]:

@@ -30,6 +30,7 @@ from batchbridge.errors import Problem
 from batchbridge.kit.even_sizes import even_cuts
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
+from batchbridge.meaning.findings import missing
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.asked import asked_for
 from batchbridge.reading.read import read, read_again
@@ -99,9 +100,26 @@ class Scaling:
     example_devices: int | None = None
 
     def __repr__(self) -> str:
-        return brief(
-            self, f"{self.reading.framework} on {self.world_size} devices", self.verdict, many(self.choices, "choice")
-        )
+        return brief(self, str(self))
+
+    def __str__(self) -> str:
+        said = f"{self.reading.framework} on {self.world_size} devices, {self.verdict}, {many(self.choices, 'choice')}"
+        why = (*self.problems, *(() if self.choices else missing(self.reading.findings)))
+        return "; ".join([said, *why])
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
+        rows = [
+            (
+                number,
+                choice.title,
+                ", ".join(f"{key} = {new}" for key, (_, new) in choice.settings.items()) or "nothing",
+                ", ".join(f"{one.field}: {one.a} to {one.b}" for one in choice.lost) or "nothing",
+            )
+            for number, choice in enumerate(self.choices, 1)
+        ]
+        return notebook.fragment(str(self), notebook.table(("choice", "what", "changes", "not kept"), rows))
 
     @property
     def verdict(self) -> Literal["kept", "not kept", "invalid", "undecided"]:
