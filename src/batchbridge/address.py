@@ -15,3 +15,8 @@ PLACEHOLDER = "OWNER"
 def are_set() -> bool:
     """Whether an owner has set both."""
     return PLACEHOLDER not in SOURCE + SITE
+
+
+def rule_page(code: str) -> str:
+    """The address of a rule's page on the site."""
+    return f"{SITE}/rules/{code}/"

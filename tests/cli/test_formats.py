@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import batchbridge
+from batchbridge import address
 from batchbridge.cli.main import main
 from batchbridge.render import formats
 
@@ -112,6 +113,19 @@ def test_sarif_has_a_rules_page_and_the_first_line_where_a_finding_has_none() ->
     assert list(lacking(log)) == []
     assert log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
     assert "rollout tears groups" in log["runs"][0]["tool"]["driver"]["rules"][0]["help"]["markdown"]
+
+
+def test_sarif_leads_to_the_projects_pages_once_an_owner_has_said_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = batchbridge.check({"num_generations": 6}, framework="trl", version="1.16.0", world_size=4)
+    monkeypatch.setattr(address, "SITE", f"https://{address.PLACEHOLDER}.example")
+    assert "Uri" not in formats.sarif([found])
+    monkeypatch.setattr(address, "SOURCE", "https://code.example/batchbridge")
+    monkeypatch.setattr(address, "SITE", "https://pages.example/batchbridge")
+    driver = json.loads(formats.sarif([found]))["runs"][0]["tool"]["driver"]
+    assert driver["informationUri"] == "https://code.example/batchbridge"
+    assert driver["rules"][0]["helpUri"] == "https://pages.example/batchbridge/rules/BB-TRL-021/"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
-from batchbridge import __version__
+from batchbridge import __version__, address
 from batchbridge.meaning.findings import Finding
 from batchbridge.render import json
 from batchbridge.render.findings import kind_of
@@ -110,9 +110,9 @@ def sarif(reports: Sequence[Report]) -> str:
                 "properties": {"undecided": one.finding.undecided, "phase": one.finding.phase},
             }
         )
-    driver = {"name": "batchbridge", "version": __version__, "semanticVersion": __version__} | {
-        "rules": list(rules.values())
-    }
+    driver = {"name": "batchbridge", "version": __version__, "semanticVersion": __version__, "rules": [*rules.values()]}
+    if address.are_set():
+        driver["informationUri"] = address.SOURCE
     log = {"version": "2.1.0", "$schema": _SARIF, "runs": [{"tool": {"driver": driver}, "results": results}]}
     return json.dumps(log)
 
@@ -137,6 +137,7 @@ def _sarif_rule(code: str, found: Iterable[ShownFinding]) -> dict[str, object]:
         "fullDescription": {"text": why},
         "help": {"text": told, "markdown": told},
         "defaultConfiguration": {"level": _SARIF_LEVELS[one.kind]},
+        **({"helpUri": address.rule_page(code)} if about is not None and address.are_set() else {}),
     }
 
 
