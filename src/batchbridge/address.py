@@ -7,9 +7,9 @@ what PyPI shows. While a placeholder stands here, `BATCHBRIDGE_RELEASE=1 nox -s 
 SOURCE = "https://github.com/OWNER/batchbridge"
 """The repository: its files, tags, issues and the GitHub action."""
 SITE = "https://OWNER.github.io/batchbridge"
-"""Where `nox -s docs` is published: documentation and playground."""
+"""The site that `nox -s docs` builds: documentation and playground."""
 PLACEHOLDER = "OWNER"
-"""What stands above until an owner has said it."""
+"""The word that stands above until an owner has set both."""
 
 
 def are_set() -> bool:

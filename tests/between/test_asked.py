@@ -48,7 +48,7 @@ def test_every_function_takes_the_commands_words(name: str) -> None:
     ("said", "error", "text"),
     [
         ({"version": "1", "framework_version": "1"}, TypeError, "version and framework_version are the same"),
-        ({"world_size": 8, "gpus": 8}, TypeError, "give one of the two"),
+        ({"world_size": 8, "gpus": 8}, TypeError, "or nodes and gpus do: give one"),
         ({"nodes": 2}, ValueError, "gpus, the devices of each node, are missing"),
         ({"gpus": 0}, ValueError, "gpus = 0: must be at least 1"),
         ({"gpus": "8"}, TypeError, "gpus: expected int, not str"),

@@ -35,7 +35,7 @@ def asked_for(
     if nodes is None and gpus is None:
         return AskedFor(version, world_size, env)
     if world_size is not None:
-        raise TypeError("world_size, or nodes and gpus, say the devices: give one of the two")
+        raise TypeError("world_size says the devices, or nodes and gpus do: give one of them")
     if gpus is None:
         raise ValueError(f"nodes = {nodes}: gpus, the devices of each node, are missing")
     for name, size in (("nodes", nodes), ("gpus", gpus)):

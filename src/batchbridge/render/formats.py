@@ -8,7 +8,8 @@ from pathlib import PurePath
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
-from batchbridge import __version__, address
+from batchbridge import address
+from batchbridge.distributions import installed
 from batchbridge.meaning.findings import Finding
 from batchbridge.render import json
 from batchbridge.render.findings import kind_of
@@ -110,7 +111,9 @@ def sarif(reports: Sequence[Report]) -> str:
                 "properties": {"undecided": one.finding.undecided, "phase": one.finding.phase},
             }
         )
-    driver = {"name": "batchbridge", "version": __version__, "semanticVersion": __version__, "rules": [*rules.values()]}
+    driver: dict[str, object] = {"name": "batchbridge", "rules": [*rules.values()]}
+    if (version := installed("batchbridge")) is not None:
+        driver |= {"version": version, "semanticVersion": version}
     if address.are_set():
         driver["informationUri"] = address.SOURCE
     log = {"version": "2.1.0", "$schema": _SARIF, "runs": [{"tool": {"driver": driver}, "results": results}]}
