@@ -47,6 +47,7 @@ EXAMPLES = (Step(("tests/repository/rule_examples.py",), ("adapters/*/rules/exam
 PAGES = (
     Step(("docs/make_rules.py",), BUILT[:1]),
     Step(("docs/make_api.py",), BUILT[1:]),
+    Step(("docs/make_address.py",), ("docs/ci.md", "docs/howto/check_in_ci.md", "RELEASING.md", "CITATION.cff")),
     Step(("docs/make_pictures.py",), ("docs/pictures/*.svg",)),
     Step(("docs/make_works_with.py",), ("docs/frameworks.md", "README.md")),
     Step(("docs/make_refusals.py",), ("docs/*.md",)),

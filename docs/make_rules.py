@@ -12,35 +12,41 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from batchbridge.render.findings import KINDS, PHASES
 from batchbridge.render.rule import page as shown
-from batchbridge.rule_page import RulePage, known_codes, known_rules, rule
+from batchbridge.render.rule import whose
+from batchbridge.rule_page import EVERY_FRAMEWORK, RulePage, known_codes, known_rules, rule
 
 FOLDER = Path(__file__).with_name("rules")
 OURS = ("trl", "verl", "easyr1", "openrlhf", "open_instruct")
 """Other frameworks' rules are their plugins' to show."""
+ORDER = (EVERY_FRAMEWORK, *OURS)
 START = """\
 # Rules
 
-One page for each rule: `batchbridge rule CODE` prints it. The pages are built from the adapters' tables, and a test
+One page for each rule: `batchbridge rule CODE` prints it. Rules of every framework come first, then those of each one,
+errors before warnings and notes. The pages are built from the adapters' tables, and a test
 executes every configuration and its fixes.
 """
 
 
 def pages() -> dict[str, str]:
     """Name of each file to its text."""
-    whose = known_rules()
-    known = [page for code in known_codes() if whose.get(code, OURS[0]) in OURS and (page := rule(code)) is not None]
+    owners = known_rules()
+    known = [page for code in known_codes() if owners.get(code, OURS[0]) in OURS and (page := rule(code)) is not None]
     return {"index.md": "\n".join(index(known)) + "\n"} | {f"{page.code}.md": escaped(shown(page)) for page in known}
 
 
 def index(known: list[RulePage]) -> Iterator[str]:
-    """A table for each beginning of codes."""
+    """A table for each framework, the most severe rules first."""
     yield START
-    for beginning, group in groupby(known, key=lambda page: page.code.rpartition("-")[0]):
-        yield from (f"## {beginning or 'Every framework'}", "", "| code | an example of it |", "|---|---|")
+    grouped = sorted(known, key=lambda page: (ORDER.index(whose(page)), KINDS.index(page.kind), page.code))
+    for framework, group in groupby(grouped, key=whose):
+        yield from (f"## {framework.capitalize()}" if framework == EVERY_FRAMEWORK else f"## {framework}", "")
+        yield from ("| code | what is wrong | severity | noticed |", "|---|---|---|---|")
         for page in group:
-            said = page.summary or next((row.native for row in page.rows if isinstance(row.native, str)), "")
-            yield f"| [{page.code}]({page.code}.md) | {marks(' '.join(said.split()))} |"
+            noticed = "" if page.phase is None else "never" if page.phase == "never" else PHASES[page.phase]
+            yield f"| [{page.code}]({page.code}.md) | {marks(page.title)} | {page.kind} | {noticed} |"
         yield ""
 
 
@@ -50,9 +56,13 @@ def escaped(text: str) -> str:
     return "```".join(part if place % 2 else marks(part, table=False) for place, part in enumerate(parts))
 
 
+_MARKS = re.compile(r"[*`\[]|(?<![^\W_])_+|_+(?![^\W_])")
+"""What Markdown would take for a mark; of underscores those at a word's ends, every one of `__post_init__`."""
+
+
 def marks(text: str, *, table: bool = True) -> str:
     """A text without marks."""
-    text = re.sub(r"[*`\[]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text.replace("<", "&lt;"))
+    text = re.sub(_MARKS, lambda found: "".join(f"\\{mark}" for mark in found[0]), text.replace("<", "&lt;"))
     return text.replace("|", "\\|") if table else text
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.contract.reading import Reading as Reading
     from batchbridge.contract.reading import Source as Source
     from batchbridge.contract.reading import Written as Written
+    from batchbridge.diagnosis import Diagnoses as Diagnoses
     from batchbridge.diagnosis import Diagnosis as Diagnosis
     from batchbridge.diagnosis import doctor as doctor
     from batchbridge.errors import BatchBridgeError as BatchBridgeError

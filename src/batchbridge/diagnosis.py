@@ -56,6 +56,10 @@ class Diagnosis:
     def __repr__(self) -> str:
         return brief(self, self.text.name, f"line {self.line}", many(self.fixes, "way") + " out")
 
+    def __str__(self) -> str:
+        fixes = ", or ".join(fix.text for fix in self.fixes)
+        return f"line {self.line}: {self.text.name}: {self.text.rule}{f'; use instead: {fixes}' if fixes else ''}"
+
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
         text = self.text
@@ -79,13 +83,42 @@ class Diagnosis:
         }
 
 
+class Diagnoses(tuple[Diagnosis, ...]):
+    """The recognised texts of one text, in the order of their places."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return brief(self, many(self, "known text"), *(one.text.name for one in self))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no known text"
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
+        rows = [
+            (
+                one.line,
+                ", ".join(one.codes) or one.text.name,
+                one.text.framework,
+                one.text.rule,
+                one.text.meaning,
+                ", or ".join(fix.text for fix in one.fixes),
+            )
+            for one in self
+        ]
+        headers = ("line", "rule", "framework", "must hold", "what happened", "use instead")
+        return notebook.fragment(many(self, "known text"), notebook.table(headers, rows))
+
+
 def doctor(
     text: str,
     given: Numbers | None = None,
     texts: Sequence[ErrorText] | None = None,
     *,
     readings: Sequence[object] = (),
-) -> tuple[Diagnosis, ...]:
+) -> Diagnoses:
     """The known error texts in a pasted text or traceback, in the order of their places.
 
     Args:
@@ -126,7 +159,7 @@ def doctor(
             found[entry.name, said] = known, start, end
     diagnoses = sorted((diagnosis for diagnosis, *_ in found.values()), key=lambda diagnosis: diagnosis.line)
     configurations = [read(one) for one in readings] or (list(readings_in(text)) if diagnoses else [])
-    return tuple(_held_against(diagnosis, configurations, given or {}) for diagnosis in diagnoses)
+    return Diagnoses(_held_against(diagnosis, configurations, given or {}) for diagnosis in diagnoses)
 
 
 def readings_in(text: str, **said: Any) -> Iterator[Reading]:

@@ -13,7 +13,8 @@ from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.findings import Finding, Fix, Verdict
+from batchbridge.meaning.findings import HEADERS, Finding, Fix, Verdict, counts, rows_of
+from batchbridge.reading.asked import asked_for
 from batchbridge.reading.read import read, unnamed
 
 if TYPE_CHECKING:
@@ -136,6 +137,13 @@ class Check:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
+        said = f"{self.name}: {self.reading.framework} {self.reading.framework_version or ''}".rstrip()
+        title = f"{said}: {self.verdict}, {counts(self.findings)}"
+        return notebook.fragment(title, notebook.table(HEADERS, rows_of(self.findings)))
+
 
 class Explanation(Check):
     """A configuration explained: meaning, fields with units and origin, derived numbers, what the framework does.
@@ -164,7 +172,10 @@ def explain(
     *,
     framework: str | None = None,
     version: str | None = None,
+    framework_version: str | None = None,
     world_size: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
     dataset_size: int | None = None,
     env: Mapping[str, str] | None = None,
     command: int | None = None,
@@ -176,7 +187,10 @@ def explain(
         source: A path, a dict, a list of arguments, a `Source`, a config or trainer object, or a `Reading`.
         framework: Whose configuration `source` is; detected by default.
         version: The framework's version; by default the installed one.
+        framework_version: The same, by the command's word.
         world_size: Devices that train the policy.
+        nodes: With gpus, instead of world_size: nodes of that many devices each; by default 1.
+        gpus: Devices of each node.
         dataset_size: Prompts in the dataset.
         env: Environment variables of a launch script.
         command: Which training command of a launch script, counted from 1.
@@ -186,9 +200,11 @@ def explain(
         The reading, and the text that `batchbridge explain` prints.
 
     Raises:
-        TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
+        TypeError: An argument has a wrong type or is given in two ways; or `source` is a `Reading`, and yet another
+            argument is given.
         ValueError: A size is below 1.
     """
+    version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus, env)
     said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
     return Explanation(**_fields(source, name, framework, version, None, said))
 
@@ -198,7 +214,10 @@ def check(
     *,
     framework: str | None = None,
     version: str | None = None,
+    framework_version: str | None = None,
     world_size: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
     dataset_size: int | None = None,
     env: Mapping[str, str] | None = None,
     command: int | None = None,
@@ -212,7 +231,10 @@ def check(
         source: A path, a dict, a list of arguments, a `Source`, a config or trainer object, or a `Reading`.
         framework: Whose configuration `source` is; detected by default.
         version: The framework's version; by default the installed one.
+        framework_version: The same, by the command's word.
         world_size: Devices that train the policy.
+        nodes: With gpus, instead of world_size: nodes of that many devices each; by default 1.
+        gpus: Devices of each node.
         dataset_size: Prompts in the dataset.
         env: Environment variables of a launch script.
         command: Which training command of a launch script, counted from 1.
@@ -225,9 +247,11 @@ def check(
         The findings with their verdict, and the text that `batchbridge check` prints.
 
     Raises:
-        TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
+        TypeError: An argument has a wrong type or is given in two ways; or `source` is a `Reading`, and yet another
+            argument is given.
         ValueError: A size is below 1; `expect` has a name that a run has not.
     """
+    version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus, env)
     said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
     fields = _fields(source, name, framework, version, keep, said)
     departing: tuple[Finding, ...] = ()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import batchbridge
+from batchbridge import address
 from batchbridge.cli.main import main
 from batchbridge.render import formats
 
@@ -63,12 +65,87 @@ def test_a_fingerprint_knows_no_line_and_yet_the_value(run: Run, uneven: Path) -
 def test_sarif_has_rule_level_and_place(run: Run, uneven: Path) -> None:
     (found,) = json.loads(run("check", "recipe.yaml", "--output-format", "sarif")[1])["runs"]
     codes = ["BB-TOY-003", "BB121", "BB123", "BB141"]
-    assert found["tool"]["driver"]["rules"] == [{"id": code} for code in codes]
+    assert [rule["id"] for rule in found["tool"]["driver"]["rules"]] == codes
     assert [one["ruleId"] for one in found["results"]] == codes
     result = found["results"][0]
     assert (result["ruleId"], result["level"], result["message"]["text"]) == ("BB-TOY-003", "error", MESSAGE)
     place = {"artifactLocation": {"uri": "recipe.yaml"}, "region": {"startLine": 5}}
     assert result["locations"] == [{"physicalLocation": place}]
+
+
+def lacking(log: Mapping[str, Any]) -> Iterator[str]:
+    """The fields that GitHub's code scanning asks for and a log lacks."""
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    yield from (name for name in ("name", "version", "semanticVersion") if not driver.get(name))
+    for rule in driver["rules"]:
+        texts = (rule.get(name, {}) for name in ("shortDescription", "fullDescription", "help"))
+        if not all(isinstance(text.get("text"), str) and text["text"] for text in texts):
+            yield f"texts of {rule['id']}"
+        if not rule.get("help", {}).get("markdown", "").startswith("# ") and rule["id"] not in NO_PAGE:
+            yield f"page of {rule['id']}"
+    for result in run["results"]:
+        place = result["locations"][0]["physicalLocation"]
+        if driver["rules"][result["ruleIndex"]]["id"] != result["ruleId"]:
+            yield f"index of {result['ruleId']}"
+        if place.get("region", {}).get("startLine", 0) < 1 or not place["artifactLocation"]["uri"]:
+            yield f"place of {result['ruleId']}"
+        if not result["message"]["text"] or not result["partialFingerprints"]:
+            yield f"text of {result['ruleId']}"
+
+
+NO_PAGE = ("BB-TOY-003",)
+"""The toy adapter has no titles and no rows."""
+
+
+def test_sarif_has_what_code_scanning_asks_for(run: Run, uneven: Path) -> None:
+    log = json.loads(run("check", "recipe.yaml", "--output-format", "sarif")[1])
+    assert list(lacking(log)) == []
+    rules = {rule["id"]: rule for rule in log["runs"][0]["tool"]["driver"]["rules"]}
+    assert rules["BB141"]["shortDescription"] == {"text": "groups are split over optimizer steps"}
+    assert rules["BB141"]["defaultConfiguration"] == {"level": "note"}
+    assert rules["BB-TOY-003"]["shortDescription"] == {"text": MESSAGE}
+
+
+def test_sarif_has_a_rules_page_and_the_first_line_where_a_finding_has_none() -> None:
+    found = batchbridge.check({"num_generations": 6}, framework="trl", version="1.16.0", world_size=4)
+    log = json.loads(formats.sarif([found]))
+    assert list(lacking(log)) == []
+    assert log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
+    assert "rollout tears groups" in log["runs"][0]["tool"]["driver"]["rules"][0]["help"]["markdown"]
+
+
+def test_sarif_leads_to_the_projects_pages_once_an_owner_has_said_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = batchbridge.check({"num_generations": 6}, framework="trl", version="1.16.0", world_size=4)
+    monkeypatch.setattr(address, "SITE", f"https://{address.PLACEHOLDER}.example")
+    assert "Uri" not in formats.sarif([found])
+    monkeypatch.setattr(address, "SOURCE", "https://code.example/batchbridge")
+    monkeypatch.setattr(address, "SITE", "https://pages.example/batchbridge")
+    driver = json.loads(formats.sarif([found]))["runs"][0]["tool"]["driver"]
+    assert driver["informationUri"] == "https://code.example/batchbridge"
+    assert driver["rules"][0]["helpUri"] == "https://pages.example/batchbridge/rules/BB-TRL-021/"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (("tool", "driver", "version"), "version"),
+        (("tool", "driver", "rules", 0, "shortDescription"), "texts of BB-TRL-021"),
+        (("tool", "driver", "rules", 0, "help"), "texts of BB-TRL-021"),
+        (("results", 0, "locations", 0, "physicalLocation", "region"), "place of BB-TRL-021"),
+        (("results", 0, "partialFingerprints"), "text of BB-TRL-021"),
+    ],
+)
+def test_a_log_that_lacks_a_field_is_found(path: tuple[Any, ...], said: str) -> None:
+    found = batchbridge.check({"num_generations": 6}, framework="trl", version="1.16.0", world_size=4)
+    log = json.loads(formats.sarif([found]))
+    part: Any = log["runs"][0]
+    for name in path[:-1]:
+        part = part[name]
+    part[path[-1]] = {}
+    assert said in list(lacking(log))
 
 
 def test_junit_has_a_suite_for_each_file_and_a_case_for_each_finding(toy: ModuleType, uneven: Path) -> None:

@@ -8,7 +8,21 @@ from typing import Any
 import pytest
 
 import batchbridge
-from batchbridge import Finding, Plan, Reading, Spec, Where
+from batchbridge import (
+    Conversion,
+    Diagnoses,
+    Diagnosis,
+    FieldReport,
+    Finding,
+    Fix,
+    Plan,
+    Problem,
+    Reading,
+    Scaling,
+    Spec,
+    Where,
+)
+from batchbridge.contract.error_text import ErrorText
 from batchbridge.meaning import notebook
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Topology
 
@@ -29,6 +43,7 @@ def reading(text: str = "", **fields: Any) -> Reading:
     return Reading(**{**said, "findings": (finding,), **fields})
 
 
+KNOWN = ErrorText(name=HOSTILE, framework=HOSTILE, rule=HOSTILE, meaning=HOSTILE)
 RESULTS = {
     "reading": lambda: reading(HOSTILE, framework=HOSTILE),
     "reading without a specification": lambda: reading(HOSTILE, spec=None),
@@ -41,6 +56,21 @@ RESULTS = {
         reading(), reading(spec=SPEC.replace(open_terms=(HOSTILE,)), framework=HOSTILE)
     ),
     "explanation": lambda: batchbridge.explain(reading(HOSTILE)),
+    "check": lambda: batchbridge.check(reading(HOSTILE, framework=HOSTILE), name=HOSTILE),
+    "finding": lambda: Finding(
+        "BB-X-001", "error", "config", HOSTILE, (Where(*[HOSTILE] * 3, 1),), (Fix(HOSTILE),), HOSTILE, HOSTILE
+    ),
+    "scaling": lambda: Scaling(reading=reading(HOSTILE, framework=HOSTILE), world_size=8, problems=(HOSTILE,)),
+    "conversion": lambda: Conversion(
+        source=reading(HOSTILE),
+        framework=HOSTILE,
+        framework_version=HOSTILE,
+        refused=(Problem(reason=HOSTILE, fields=()),),
+        fields=(FieldReport(HOSTILE, HOSTILE, HOSTILE, "inexpressible", HOSTILE, HOSTILE, HOSTILE),),
+    ),
+    "diagnoses": lambda: Diagnoses(
+        [Diagnosis(text=KNOWN, line=1, said=HOSTILE, numbers={}, fixes=(Fix(HOSTILE),), codes=(HOSTILE,))]
+    ),
 }
 
 
@@ -102,6 +132,42 @@ def test_the_fragments_say_what_they_are_of() -> None:
         "differsoptimizer_step.completions_per_step1632completions"
         in tags(batchbridge.diff(reading(), other)._repr_html_()).text
     )
+
+
+def test_the_flagship_and_the_others_show_what_they_found() -> None:
+    found = batchbridge.check(
+        {"num_generations": 16, "per_device_train_batch_size": 8}, framework="trl", version="1.16.0", gpus=1
+    )
+    text = tags(found._repr_html_()).text
+    assert text.startswith("arguments: trl 1.16.0: invalid, 1 error")
+    assert "BB-TRL-021errorper_device_train_batch_size 8 x num_processes 1" in text
+    (finding,) = [one for one in found.findings if one.severity == "error"]
+    assert "use insteadnum_generations = 8" in tags(finding._repr_html_()).text
+    assert str(finding) in repr(finding) or repr(finding).endswith("...>")
+    said = batchbridge.doctor("ValueError: generation_batch_size must be divisible by num_generations (14)")
+    assert isinstance(said, tuple)
+    assert said
+    assert "BB-TRL-021" in tags(said._repr_html_()).text
+    assert str(said).startswith("line 1: ")
+    assert str(batchbridge.doctor("nothing of the kind")) == "no known text"
+    open_one = batchbridge.read({"num_generations": 8, "beta": 0}, framework="trl", version="1.16.0")
+    scaled = batchbridge.scale(open_one, 8)
+    assert "BB-TRL-005" in str(scaled)
+    sound = batchbridge.read({"per_device_train_batch_size": 8}, framework="trl", version="1.16.0", gpus=7)
+    assert "per_device_train_batch_size = 7" in tags(batchbridge.scale(sound, 8)._repr_html_()).text
+    converted = batchbridge.convert(sound, "verl", target_version="0.9.1")
+    assert str(converted).startswith("trl to verl 0.9.1, ")
+    assert "data.train_batch_size" in tags(converted._repr_html_()).text
+
+
+def test_a_reading_counts_its_findings_as_the_command_does() -> None:
+    def kind(severity: Any) -> Finding:
+        return Finding("BB-X-001", severity, "never", "text")
+
+    assert repr(reading(findings=())) == "<Reading: trl 1.16.0, valid, no findings>"
+    assert repr(reading(findings=(kind("note"),))) == "<Reading: trl 1.16.0, valid, 1 note>"
+    several = (kind("warning"), kind("error"), kind("warning"))
+    assert repr(reading(findings=several)) == "<Reading: trl 1.16.0, invalid, 1 error, 2 warnings>"
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:

@@ -17,7 +17,8 @@ from batchbridge.diagnosis import doctor
 from batchbridge.kit.error_texts import quotations
 from batchbridge.reading.problems import PROBLEMS, PROBLEMS_OF_PLUGINS
 from batchbridge.render.rule import page as shown
-from batchbridge.rule_page import RulePage, broken_by, known_rules, read_example, rule
+from batchbridge.rule_page import EVERY_FRAMEWORK, RulePage, broken_by, known_rules, read_example, rule
+from batchbridge.rules import core_rules
 from batchbridge_on_cpu.scripts import module_at
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ PAGES: dict[str, RulePage] = {
     for code, framework in known_rules().items()
     if framework in make_rules.OURS and (page := rule(code)) is not None
 }
-ALL = sorted({*PAGES, *PROBLEMS, *PROBLEMS_OF_PLUGINS})
+ALL = sorted({*PAGES, *PROBLEMS, *PROBLEMS_OF_PLUGINS, *(row.code for row in core_rules.RULES)})
 RETIRED = [code for code, page in PAGES.items() if any(getattr(row, "retired", "") for row in page.rows)]
 WITH_AN_EXAMPLE = [code for code in PAGES if code not in {*NOT_IN_A_FILE, *RETIRED}]
 
@@ -75,7 +76,37 @@ def test_every_code_that_a_reader_or_a_plugin_finds_has_a_page_with_the_words_of
 
 def test_the_index_links_to_every_page_and_to_nothing_else(built: Path) -> None:
     links = re.findall(r"\]\((.+?)\)", (built / "index.md").read_text(encoding="utf-8"))
-    assert links == [f"{code}.md" for code in ALL]
+    assert sorted(links) == [f"{code}.md" for code in ALL]
+
+
+def test_the_index_is_by_framework_and_severity_and_has_every_title(built: Path) -> None:
+    sections = (built / "index.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    assert [section.partition("\n")[0].lower() for section in sections] == [EVERY_FRAMEWORK, *make_rules.OURS]
+    for section in sections:
+        rows = re.findall(r"^\| \[(BB\S+)\]\(\S+\) \| (.+?) \| (\w+) \| (.*) \|$", section, re.MULTILINE)
+        kinds = [kind for _, _, kind, _ in rows]
+        assert kinds == sorted(kinds, key=("error", "undecided", "warning", "note").index)
+        assert len(set(kinds)) > 1
+        assert [code for code, title, *_ in rows if (page := rule(code)) is None or page.title != title] == []
+
+
+def test_every_page_says_title_what_why_example_and_what_to_use_instead(built: Path) -> None:
+    text = (built / "BB-TRL-021.md").read_text(encoding="utf-8")
+    assert text.startswith("# BB-TRL-021: rollout tears groups\n")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["What", "Why", "Example", "Use instead", "Versions"]
+    for code in ALL:
+        page = (built / f"{code}.md").read_text(encoding="utf-8")
+        assert re.match(rf"# {code}: \S.+\n\n.+, (error|undecided|warning|note)", page), code
+        assert "\n## Why\n" in page, code
+
+
+def test_no_page_has_a_mark_within_a_name(built: Path) -> None:
+    """Markdown would make `__post_init__` slanted: every underscore at a word's end is escaped."""
+    prose = {code: re.sub(r"(?ms)^```.*?^```$", "", (built / f"{code}.md").read_text("utf-8")) for code in ALL}
+    loose = re.compile(r"(?<!\\)_(?![A-Za-z0-9])|(?<![A-Za-z0-9\\])_")
+    assert [code for code, text in prose.items() if loose.search(text)] == []
+    assert sum("post\\_init" in text or "post_init" in text for text in prose.values()) > 40
+    assert loose.search("GRPOConfig.\\__post_init_\\_")
 
 
 def test_a_page_links_to_nothing(built: Path) -> None:
@@ -168,8 +199,8 @@ def run(typed: Run) -> Run:
 def test_the_command_prints_the_page(run: Run) -> None:
     code, out, _ = run("rule", "bb-trl-021")
     assert (code, out) == (0, shown(PAGES["BB-TRL-021"]))
-    assert "## A configuration that breaks it" in out
-    assert "## Ways out" in out
+    assert "## Example" in out
+    assert "## Use instead" in out
 
 
 def test_the_command_has_json(run: Run) -> None:
@@ -185,4 +216,5 @@ def test_a_code_that_nobody_knows_is_a_usage_error_with_the_nearest(run: Run) ->
 
 
 def test_a_page_says_what_a_text_holds_and_no_mark_of_markdown_comes_of_it() -> None:
+    assert make_rules.marks("A.__post_init__ _a_b") == "A.\\_\\_post_init\\_\\_ \\_a_b"
     assert make_rules.escaped("a <b> *c*\n```sh\na <b> *c*\n```\n") == "a &lt;b> \\*c\\*\n```sh\na <b> *c*\n```\n"

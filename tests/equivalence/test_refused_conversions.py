@@ -63,7 +63,7 @@ def test_a_critic_is_the_same_in_openrlhf_and_back_in_verl(suite: ModuleType) ->
     source = read(str(case.path), framework="verl", version=case.version, dataset_size=case.prompts)
     there = convert(source, "openrlhf")
     assert there.back is not None
-    back = convert(there.back, "verl", version=case.version)
+    back = convert(there.back, "verl", target_version=case.version)
     lost = {field.field for field in there.lost if field.field not in suite.INJECTED}
     assert lost <= {"objective.reward_clip", "advantage.ddof"}, "each whitens by its own deviation"
     critics, advantages = [], []

@@ -75,6 +75,6 @@ def test_a_rule_prints_its_whole_page_without_the_documentation(code: str, tmp_p
     """The command is a rule's address: no commit has the pages, and no wheel."""
     line = [sys.executable, "-m", "batchbridge", "rule", code]
     said = subprocess.run(line, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    assert said.startswith(f"# {code}\n")
+    assert said.startswith(f"# {code}: ")
     assert "## Versions" in said
-    assert "## A configuration that breaks it" in said
+    assert "## Example" in said

@@ -107,7 +107,7 @@ def arrows() -> dict[str, set[str]]:
     return {name: imports(file, known) for name, file in known.items()}
 
 
-TOOLS = ("batchbridge.lazily", "batchbridge.renamed", "batchbridge.frozen", "batchbridge.distributions")
+TOOLS = tuple(f"batchbridge.{name}" for name in ("address", "lazily", "renamed", "frozen", "distributions"))
 """Modules of the standard library alone, which know nothing of our field and stand in no picture."""
 ROOMS = (
     "bashread",

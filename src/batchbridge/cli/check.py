@@ -48,6 +48,7 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 @click.option("--fix", is_flag=True, help="Write safe fixes, such as a key's new name, into YAML files.")
 @click.option("--native", is_flag=True, help="Ask the installed framework's own constructor too, in a child process.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
+@click.option("--watch", is_flag=True, help="Check again whenever a FILE changes, until Ctrl-C.")
 def command(
     as_json: bool,
     verbose: bool,
@@ -60,6 +61,7 @@ def command(
     fix: bool,
     native: bool,
     diff: bool,
+    watch: bool,
     more: tuple[str, ...],
     **source: Any,
 ) -> int:
@@ -72,6 +74,8 @@ def command(
     folder every run in it; the exit code is of the worst error, and the first line says what was not read or is
     undecided (--fail-on unread or undecided makes that exit code 4).
     """
+    if watch:
+        return _watched([path for path in (source["file"], *more) if path is not None], fix or write_baseline)
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
     reports, exits, dropped, known = [], [], set[str](), Path(baseline) if baseline else None
@@ -134,6 +138,19 @@ def command(
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
     return code
+
+
+def _watched(files: Sequence[str], writes: bool) -> int:
+    """The same check again and again. writes: whether it would change what it watches."""
+    from batchbridge.cli._watch import watch
+
+    if not files or "-" in files:
+        raise click.UsageError("--watch is of a FILE: nothing else changes while one works")
+    if writes:
+        raise click.UsageError("--watch only looks: leave out --fix and --write-baseline")
+    context = click.get_current_context()
+    assert context.command.callback is not None
+    watch(files, partial(context.command.callback, **{**context.params, "watch": False}))
 
 
 def _judged(

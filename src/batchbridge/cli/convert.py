@@ -69,7 +69,7 @@ def command(
     name, read, reading = reading_from(**source)
     target_version, why = _version(plugins.adapters()[to], to_version, [into, output, Path("-"), read.path])
     try:
-        found = convert(reading, to, version=target_version, given=read.values, strict=strict)
+        found = convert(reading, to, target_version=target_version, given=read.values, strict=strict)
     except ValueError as error:
         raise click.UsageError(f"--to-version {to_version}: {error}") from None
     edited = None

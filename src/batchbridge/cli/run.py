@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -304,10 +304,10 @@ def _run(words: tuple[str, ...], launch: Launch, stop: Stop | None, own: Reading
 def diagnosed(died: str, own: Reading | None) -> Iterator[str]:
     """The lines about a text that processes died of: what `batchbridge doctor` says of it, with the command's own
     configuration; none where it is not known."""
-    from batchbridge.diagnosis import doctor
+    from batchbridge.diagnosis import Diagnosis, doctor
     from batchbridge.render import between
 
-    found = doctor(died, readings=[own] if own is not None and own.native else [])
+    found: Sequence[Diagnosis] = doctor(died, readings=[own] if own is not None and own.native else [])
     if own is not None:  # another framework's rule may quote the same text
         found = tuple(one for one in found if one.text.framework == own.framework) or found
     if found:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from batchbridge.contract.reading import Reading
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
+from batchbridge.meaning.findings import missing
 
 DifferenceKind = Literal["differs", "unknown", "same"]
 """The kind of a difference. differs: another meaning. unknown: one side does not say. same: other values, and yet no
@@ -67,14 +68,35 @@ class Comparison:
 
     def __repr__(self) -> str:
         sides = f"{self.a.framework} with {self.b.framework}"
-        return brief(self, sides, self.verdict, many(self.differences, "difference"))
+        return brief(self, sides, self.verdict, self._counted)
+
+    def __str__(self) -> str:
+        sides = f"{self.a.framework} with {self.b.framework}"
+        return "; ".join([f"{sides}: {self.verdict}, {self._counted}", *self.missing])
+
+    @property
+    def _counted(self) -> str:
+        return "not compared" if self.missing and not self.differences else many(self.differences, "difference")
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The reasons why nothing is compared, each once, a sentence for a person: what keeps a side from a meaning.
+        Empty where both sides have one, and then no difference means that there is none."""
+        if self.example_devices is not None:
+            return ()
+        sides = [(name, side) for name, side in (("A", self.a), ("B", self.b)) if side.spec is None]
+        said: dict[str, list[str]] = {}
+        for name, side in sides:
+            for why in missing(side.findings) or ("its meaning is not known",):
+                said.setdefault(why, []).append(name)
+        return tuple(f"{' and '.join(dict.fromkeys(names))}: {text}" for text, names in said.items())
 
     def _repr_html_(self) -> str:
         from batchbridge.meaning import notebook  # only notebooks ask
 
         listed = (*self.differences, *self.cannot_tell)
         rows = [(one.kind, one.field, one.a, one.b, one.unit, one.reason) for one in listed]
-        return notebook.fragment(repr(self), notebook.table(("kind", "field", "A", "B", "unit", "why"), rows))
+        return notebook.fragment(str(self), notebook.table(("kind", "field", "A", "B", "unit", "why"), rows))
 
     @property
     def verdict(self) -> ComparisonVerdict:

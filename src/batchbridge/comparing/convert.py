@@ -26,7 +26,9 @@ from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.versions import includes, readable
 from batchbridge.meaning.advantages import RULED
 from batchbridge.meaning.briefs import brief, many
+from batchbridge.meaning.findings import missing
 from batchbridge.meaning.spec import Spec
+from batchbridge.reading.asked import asked_for
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import groups
@@ -83,8 +85,26 @@ class Conversion:
     strict: bool = False
 
     def __repr__(self) -> str:
+        return brief(self, str(self))
+
+    def __str__(self) -> str:
         ways = f"{self.source.framework} to {self.framework} {self.framework_version or ''}".rstrip()
-        return brief(self, ways, self.verdict, many(self.fields, "field"), f"{len(self.lost)} lost or approximate")
+        said = f"{ways}, {self.verdict}, {many(self.fields, 'field')}, {len(self.lost)} lost or approximate"
+        why = [problem.reason for problem in self.refused] if self.written is None else []
+        why += [] if self.source.spec is not None else missing(self.source.findings)
+        return "; ".join([said, *why])
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
+        lost = [(one.status, one.field, one.source, one.target, one.unit, one.reason) for one in self.lost + self.rare]
+        filled = [(", ".join(one.keys) or one.target_key, one.variable, one.wanted) for one in self.variables]
+        return notebook.fragment(
+            str(self),
+            notebook.table(("status", "field", "source", "target", "unit", "why"), lost),
+            notebook.table(("setting", "to fill in", "what that is"), filled),
+            notebook.table(("written", "value"), [] if self.written is None else settings_in(self.written.values)),
+        )
 
     @property
     def lost(self) -> tuple[FieldReport, ...]:
@@ -139,9 +159,14 @@ def convert(
     source: object,
     to: str,
     *,
-    version: str | None = None,
+    target_version: str | None = None,
     given: Mapping[str, Any] | None = None,
+    framework: str | None = None,
+    version: str | None = None,
+    framework_version: str | None = None,
     world_size: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
     dataset_size: int | None = None,
     strict: bool = False,
 ) -> Conversion:
@@ -152,12 +177,16 @@ def convert(
 
     Args:
         source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
-            With a version of its own: `convert(read(path, version="1.16.0"), "verl")`.
         to: The framework to write for.
-        version: Its version; by default the newest that can say it.
+        target_version: Its version; by default the newest that can say it.
         given: The native keys that the user gave, to say which are left behind; by default those of `source`, where it
             is not a `Reading`.
+        framework: Whose configuration `source` is, where it is not a `Reading`; detected by default.
+        version: The version of the source's framework, where `source` is not a `Reading`; by default the installed one.
+        framework_version: The same, by the command's word.
         world_size: Devices that train the policy, where `source` is not a `Reading`.
+        nodes: With gpus, instead of world_size: nodes of that many devices each; by default 1.
+        gpus: Devices of each node.
         dataset_size: Prompts in the dataset, where `source` is not a `Reading`.
         strict: Differences that act in rare steps only count as lost, too.
 
@@ -165,16 +194,21 @@ def convert(
         The written configuration, what it means when it is read again, and what became of every field.
 
     Raises:
-        TypeError: `source` has a type that `read` does not take.
-        ValueError: There is no adapter for `to`, it does not know `version`, or a size is below 1.
+        TypeError: `source` has a type that `read` does not take, or an argument is given in two ways.
+        ValueError: There is no adapter for `to`, it does not know `target_version`, the source's does not know
+            `version`, or a size is below 1.
     """
+    version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus)
+    sizes: dict[str, Any] = {"world_size": world_size, "dataset_size": dataset_size}
     if isinstance(source, Reading):
-        reading = read(source, world_size=world_size, dataset_size=dataset_size)
+        if version is not None:
+            raise TypeError("version is the source's, which is read already; target_version is the target's")
+        reading = read(source, framework=framework, **sizes)
     else:
-        loaded = load_source(source)
+        loaded = load_source(source, env=env, framework=framework, world_size=world_size)
         given = loaded.values if given is None and loaded.native is None else given
-        sizes: dict[str, Any] = {"world_size": world_size, "dataset_size": dataset_size}
-        reading = read(loaded, **sizes)
+        reading = read(loaded, framework=framework, version=version, **sizes)
+        _of_the_source(reading, version)
         if reading.framework_version is None:
             from batchbridge.comparing.releases import settled
 
@@ -183,7 +217,16 @@ def convert(
     installed = plugins.adapters()
     if (target := plugins.named(to)) is None:
         raise ValueError(f"there is no adapter for framework {to!r}; installed: {', '.join(installed) or 'none'}")
-    return convert_to(installed[target], reading, version=version, given=given, strict=strict)
+    return convert_to(installed[target], reading, version=target_version, given=given, strict=strict)
+
+
+def _of_the_source(reading: Reading, version: str | None) -> None:
+    """Refuses (ValueError) a version that the source's framework does not have: `version` was once the target's."""
+    adapter = plugins.adapters().get(reading.framework)
+    if version is None or adapter is None or reading.spec is not None:
+        return
+    if (unknown := unknown_version(adapter, plugins.release(adapter, version))) is not None:
+        raise ValueError(f"{unknown}; version is the source's, and target_version the target's")
 
 
 def convert_to(

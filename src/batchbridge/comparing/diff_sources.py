@@ -14,28 +14,46 @@ from batchbridge.comparing.comparison import Comparison
 from batchbridge.comparing.differences import compare
 from batchbridge.comparing.releases import USUAL_DEVICES, settled_alike, valid_devices
 from batchbridge.contract.reading import Reading
+from batchbridge.reading.asked import asked_for
 from batchbridge.reading.read import read
 
 
-def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: int | None = None) -> Comparison:
+def diff(
+    a: object,
+    b: object,
+    *,
+    version: str | None = None,
+    framework_version: str | None = None,
+    world_size: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    dataset_size: int | None = None,
+) -> Comparison:
     """The differences in meaning between two configurations, the largest effect first.
 
     Args:
         a: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
         b: The same, of the other side.
+        version: The framework's version, of each side that is not a `Reading`; other versions for each side:
+            `diff(read(a, version="0.18.0"), b)`.
+        framework_version: The same, by the command's word.
         world_size: Devices that train the policy, of each side that is not a `Reading`.
+        nodes: With gpus, instead of world_size: nodes of that many devices each; by default 1.
+        gpus: Devices of each node.
         dataset_size: Prompts in the dataset, of each side that is not a `Reading`.
 
     Returns:
         The differences. Where only numbers of devices are missing, those on as many as both can have, and
-        `example_devices` says how many; where more is missing, only the verdicts.
+        `example_devices` says how many; where more is missing, only the verdicts, and `missing` says what.
 
     Raises:
-        TypeError: A side has a type that `read` does not take.
+        TypeError: A side has a type that `read` does not take, or an argument is given in two ways.
         ValueError: A size is below 1.
     """
-    sizes: dict[str, Any] = {"world_size": world_size, "dataset_size": dataset_size}
-    sides = [(side, side if isinstance(side, Reading) else read(side, **sizes), sizes) for side in (a, b)]
+    version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus)
+    sizes: dict[str, Any] = {"world_size": world_size, "dataset_size": dataset_size, "env": env}
+    read_as = {**sizes, "version": version}
+    sides = [(side, side if isinstance(side, Reading) else read(side, **read_as), sizes) for side in (a, b)]
     return compared(sides)
 
 

@@ -30,7 +30,9 @@ from batchbridge.errors import Problem
 from batchbridge.kit.even_sizes import even_cuts
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
+from batchbridge.meaning.findings import missing
 from batchbridge.meaning.spec import Spec
+from batchbridge.reading.asked import asked_for
 from batchbridge.reading.read import read, read_again
 from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
 
@@ -98,9 +100,26 @@ class Scaling:
     example_devices: int | None = None
 
     def __repr__(self) -> str:
-        return brief(
-            self, f"{self.reading.framework} on {self.world_size} devices", self.verdict, many(self.choices, "choice")
-        )
+        return brief(self, str(self))
+
+    def __str__(self) -> str:
+        said = f"{self.reading.framework} on {self.world_size} devices, {self.verdict}, {many(self.choices, 'choice')}"
+        why = (*self.problems, *(() if self.choices else missing(self.reading.findings)))
+        return "; ".join([said, *why])
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
+        rows = [
+            (
+                number,
+                choice.title,
+                ", ".join(f"{key} = {new}" for key, (_, new) in choice.settings.items()) or "nothing",
+                ", ".join(f"{one.field}: {one.a} to {one.b}" for one in choice.lost) or "nothing",
+            )
+            for number, choice in enumerate(self.choices, 1)
+        ]
+        return notebook.fragment(str(self), notebook.table(("choice", "what", "changes", "not kept"), rows))
 
     @property
     def verdict(self) -> Literal["kept", "not kept", "invalid", "undecided"]:
@@ -128,12 +147,27 @@ class Scaling:
         }
 
 
-def scale(source: object, world_size: int, *, dataset_size: int | None = None) -> Scaling:
+def scale(
+    source: object,
+    world_size: int | None = None,
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    present: int | None = None,
+    version: str | None = None,
+    framework_version: str | None = None,
+    dataset_size: int | None = None,
+) -> Scaling:
     """The nearest legal configurations of the same framework on another number of devices.
 
     Args:
         source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
-        world_size: Devices that train the policy, from 1 to 2**20.
+        world_size: Devices that are to train the policy, from 1 to 2**20.
+        nodes: With gpus, instead of world_size: nodes of that many devices each; by default 1.
+        gpus: Devices of each node.
+        present: Devices that `source` is written for, where it is not a `Reading`; by default what it says.
+        version: The framework's version, where `source` is not a `Reading`; by default the installed one.
+        framework_version: The same, by the command's word.
         dataset_size: Prompts in the dataset, where `source` is not a `Reading`.
 
     Returns:
@@ -141,11 +175,15 @@ def scale(source: object, world_size: int, *, dataset_size: int | None = None) -
         written for are missing, those of an example (`example_devices`), and the verdict is "undecided".
 
     Raises:
-        TypeError: `source` has a type that `read` does not take.
+        TypeError: `source` has a type that `read` does not take; or an argument is missing, or given in two ways.
         ValueError: `world_size` is out of range, or the framework has no adapter.
     """
-    reading = settled(source, read(source, dataset_size=dataset_size), dataset_size=dataset_size).supposed
-    return scaled(source, reading, world_size, present=None, dataset_size=dataset_size)
+    version, wanted, _ = asked_for(version, framework_version, world_size, nodes, gpus)
+    if wanted is None:
+        raise TypeError("scale needs the devices that are to train: world_size, or nodes and gpus")
+    sizes: dict[str, Any] = {"world_size": present, "dataset_size": dataset_size}
+    reading = settled(source, read(source, version=version, **sizes), **sizes).supposed
+    return scaled(source, reading, wanted, present=present, dataset_size=dataset_size)
 
 
 def scaled(

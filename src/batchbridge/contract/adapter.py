@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.evidence import Code
     from batchbridge.contract.native_check import NativeCheck
     from batchbridge.contract.own_copy import OwnCopy
+    from batchbridge.contract.titles import RuleTitle
     from batchbridge.contract.trial import Trial
 
 
@@ -61,7 +62,7 @@ class Adapter(ABC):
     tries: ClassVar[str] = ""
     """The place of the run of its framework on a CPU, `module:NAME` of a `Trial`; see `trial`. Empty: there is none."""
     rule_table: ClassVar[str] = ""
-    """The place of its rows of rules, `package:NAME`; see `rows` and `examples`."""
+    """The place of its rows of rules, `package:NAME`; see `rows`, `examples` and `titles`."""
     recorded_code: ClassVar[str] = ""
     """The place of the functions that `attach` depends on, `module:NAME` of a `Code`; see `code`."""
     enforced_fields: ClassVar[str] = ""
@@ -262,6 +263,13 @@ class Adapter(ABC):
         file = files(self.rule_table.partition(":")[0]) / "examples.json"
         found: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
         return found
+
+    def titles(self) -> Mapping[str, RuleTitle]:
+        """The titles of its rules, by code. Default: `titles.json` beside `rule_table`, or beside the adapter's own
+        module where it has none."""
+        from batchbridge.contract.titles import titles_in
+
+        return titles_in(self.rule_table.partition(":")[0] or type(self).__module__.rpartition(".")[0])
 
     def code(self) -> Code | None:
         """The framework's functions that `attach` depends on, with a record of their digests; see

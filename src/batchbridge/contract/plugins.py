@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import importlib.metadata
 
     from batchbridge.contract.error_text import RuleRow
+    from batchbridge.contract.titles import RuleTitle
 
     _Point = EntryPoint | importlib.metadata.EntryPoint
 
@@ -106,6 +107,16 @@ def rows(adapter: Adapter, version: str | None = None) -> list[RuleRow]:
         answers, _ = call("batchbridge_rules", framework=adapter.framework, version=release)
         found |= {id(row): row for _, added in answers for row in added}
     return list(found.values())
+
+
+def title_of(code: str, framework: str) -> RuleTitle | None:
+    """The title of a rule that was found in a framework's configuration; None where its adapter has none."""
+    from batchbridge.contract.titles import HOUSE, titles_in
+
+    if (own := titles_in(HOUSE).get(code)) is not None:
+        return own
+    adapter = adapters().get(framework)
+    return None if adapter is None else adapter.titles().get(code)
 
 
 def call(hook: str, **arguments: Any) -> tuple[list[tuple[str, Any]], list[Finding]]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from batchbridge.contract.own_copy import OwnCopy
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
-from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
+from batchbridge.meaning.findings import HEADERS, Finding, Verdict, Where, counts, rows_of, verdict
 from batchbridge.meaning.spec import DenominatorScope, Spec
 
 Mode = Literal["observe", "verify", "enforce"]
@@ -379,19 +379,18 @@ class Reading:
 
     def __repr__(self) -> str:
         version = f" {self.framework_version}" if self.framework_version else ""
-        return brief(self, f"{self.framework}{version}", self.verdict, many(self.findings, "finding"))
+        return brief(self, f"{self.framework}{version}", self.verdict, counts(self.findings))
 
     def _repr_html_(self) -> str:
         from batchbridge.meaning import notebook  # only notebooks ask
         from batchbridge.meaning.derived import UNITS
 
-        found = [(one.code, one.severity, one.message, "; ".join(map(str, one.where))) for one in self.findings]
         numbers = [
             (name, self.derived[name], unit) for name, unit in UNITS.items() if self.derived.get(name) is not None
         ]
         return notebook.fragment(
             repr(self),
-            notebook.table(("finding", "severity", "what", "where"), found),
+            notebook.table(HEADERS, rows_of(self.findings)),
             notebook.table(("number", "value", "unit"), numbers),
         )
 

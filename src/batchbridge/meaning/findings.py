@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from batchbridge.frozen import dataclass
+from batchbridge.meaning.briefs import brief
 
 Severity = Literal["error", "warning", "note"]
 """The severity of a finding: only an error makes a configuration invalid."""
@@ -59,7 +60,7 @@ class Fix:
         return {"text": self.text, "changes": dict(self.changes), "safe": self.safe}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One violated rule or known defect.
 
@@ -83,6 +84,17 @@ class Finding:
     def __str__(self) -> str:
         """Severity, code and message, on one line."""
         return f"{'undecided' if self.undecided else self.severity} {self.code}: {' '.join(self.message.split())}"
+
+    def __repr__(self) -> str:
+        return brief(self, str(self))
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook  # only notebooks ask
+
+        said = [("where", "; ".join(map(str, self.where))), ("the framework itself", self.native)]
+        said += [("use instead", fix.text) for fix in self.fixes] + [("source", self.source)]
+        rows = [row for row in said if row[1]]
+        return notebook.fragment(str(self), notebook.table(("", ""), rows))
 
     def same_as(self, other: Finding) -> bool:
         """Whether both say one thing: the same code, about the same native keys and values; files do not count."""
@@ -110,3 +122,37 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
     if any(finding.severity == "error" and not finding.undecided for finding in findings):
         return "invalid"
     return "undecided" if any(finding.undecided for finding in findings) else "valid"
+
+
+KINDS = ("error", "undecided", "warning", "note")
+
+
+def kind_of(finding: Finding) -> str:
+    """One of `KINDS`, the most severe first."""
+    return "undecided" if finding.undecided else finding.severity
+
+
+def counts(findings: Iterable[Finding]) -> str:
+    """`1 error, 2 warnings, 5 notes`; "no findings"."""
+    kinds = [kind_of(finding) for finding in findings]
+    numbers = [(kinds.count(kind), kind) for kind in KINDS]
+    said = [f"{count} {kind}{'s' if count > 1 and kind != 'undecided' else ''}" for count, kind in numbers if count]
+    return ", ".join(said) or "no findings"
+
+
+def missing(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The reasons why a reading has no meaning, each with its code, a sentence for a person."""
+    open_ones = (found for found in findings if found.undecided or found.severity == "error")
+    return tuple(dict.fromkeys(f"{found.code} {' '.join(found.message.split())}" for found in open_ones))
+
+
+def rows_of(findings: Iterable[Finding]) -> list[tuple[str, str, str, str, str]]:
+    """The findings as rows of a notebook's table, see `HEADERS`."""
+    return [
+        (one.code, kind_of(one), one.message, "; ".join(map(str, one.where)), ", or ".join(f.text for f in one.fixes))
+        for one in findings
+    ]
+
+
+HEADERS = ("finding", "severity", "what", "where", "use instead")
+"""The headers of `rows_of`."""

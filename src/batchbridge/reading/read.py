@@ -32,7 +32,10 @@ def read(
     *,
     framework: str | None = None,
     version: str | None = None,
+    framework_version: str | None = None,
     world_size: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
     dataset_size: int | None = None,
     env: Mapping[str, str] | None = None,
     command: int | None = None,
@@ -46,7 +49,10 @@ def read(
             given back as it is).
         framework: Whose configuration `source` is; detected by default.
         version: The framework's version; by default the installed one.
+        framework_version: The same, by the commands' word.
         world_size: Devices that train the policy; by default what the source says.
+        nodes: With gpus, instead of world_size: nodes of that many devices each; by default 1.
+        gpus: Devices of each node.
         dataset_size: Prompts in the dataset; by default what the source says.
         env: Environment variables that a launch script leaves open, and its arguments by number ("1").
         command: Which training command of a launch script, counted from 1.
@@ -55,9 +61,14 @@ def read(
         The specification, where each value comes from, what the framework does with it, and the findings.
 
     Raises:
-        TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
+        TypeError: An argument has a wrong type or is given in two ways; or `source` is a `Reading`, and yet another
+            argument is given.
         ValueError: A size is below 1.
     """
+    if nodes is not None or gpus is not None or framework_version is not None:
+        from batchbridge.reading.asked import asked_for
+
+        version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus, env)
     if isinstance(source, Reading):
         asked = {"framework": framework, "version": version, "world_size": world_size, "dataset_size": dataset_size}
         if given := [name for name, value in (asked | {"env": env, "command": command}).items() if value is not None]:

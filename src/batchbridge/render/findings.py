@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchbridge.meaning.findings import CONDITION
+from batchbridge.meaning.findings import KINDS as KINDS  # others have it from here
+from batchbridge.meaning.findings import counts as counted
+from batchbridge.meaning.findings import kind_of as kind_of  # others have it from here
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
@@ -38,21 +41,11 @@ PHASES = {
 }
 """The time when the native framework would notice, in words; the earliest first."""
 
-KINDS = ("error", "undecided", "warning", "note")
-
-
-def kind_of(finding: Finding) -> str:
-    """One of `KINDS`, the most severe first."""
-    return "undecided" if finding.undecided else finding.severity
-
 
 def counts(findings: Sequence[Finding], *, verbose: bool) -> str:
     """`1 error, 2 warnings, 5 notes (-v shows them)`; "no findings"."""
-    kinds = [kind_of(finding) for finding in findings]
-    numbers = [(kinds.count(kind), kind) for kind in KINDS]
-    said = [f"{count} {kind}{'s' if count > 1 and kind != 'undecided' else ''}" for count, kind in numbers if count]
-    hidden = " (-v shows them)" if "note" in kinds and not verbose else ""
-    return f"{', '.join(said)}{hidden}" if said else "no findings"
+    hidden = any(kind_of(finding) == "note" for finding in findings) and not verbose
+    return f"{counted(findings)}{' (-v shows them)' if hidden else ''}"
 
 
 def lines(
@@ -79,15 +72,23 @@ def lines(
         if verbose:
             for finding in alike:
                 yield from _whole(name, reading, finding, ways_of(finding), table)
+            yield from _titled(reading, code)
         elif kind != "note" and code != CONDITION:  # the second line says it
             most = ALIKE if kind == "warning" and len(alike) > ALIKE + 1 else len(alike)
             for place, finding in enumerate(alike[:most]):
                 yield from _compact(name, reading, finding, ways_of(finding), table, first=not place)
             if most < len(alike):
                 yield f"{kind}  {len(alike) - most} more of {code} (-v shows them)"
-    if verbose and found:
-        code = found[0].code
-        yield f"more about a rule: batchbridge rule {code} (or rules/{code}.md on the site)"
+            if kind == "error":
+                yield from _titled(reading, code)
+
+
+def _titled(reading: Reading, code: str) -> Iterator[str]:
+    """`  rule: rollout tears groups (batchbridge rule BB-TRL-021)`: the title of what was found, and its page."""
+    from batchbridge.contract import plugins
+
+    if (found := plugins.title_of(code, reading.framework)) is not None:
+        yield f"  rule: {found.title} (batchbridge rule {code})"
 
 
 def _compact(

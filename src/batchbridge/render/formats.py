@@ -8,6 +8,8 @@ from pathlib import PurePath
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
+from batchbridge import address
+from batchbridge.distributions import installed
 from batchbridge.meaning.findings import Finding
 from batchbridge.render import json
 from batchbridge.render.findings import kind_of
@@ -90,30 +92,56 @@ def gitlab(reports: Sequence[Report]) -> str:
 
 
 def sarif(reports: Sequence[Report]) -> str:
-    """A SARIF 2.1.0 log of one run."""
-    levels = {"error": "error", "undecided": "warning", "warning": "warning", "note": "note"}
+    """A SARIF 2.1.0 log of one run: what was found, and the rules with their pages. GitHub's code scanning shows a
+    result beside its line, the first one where a finding has none."""
+    found = list(shown(reports))
+    rules = {code: _sarif_rule(code, found) for code in sorted({one.finding.code for one in found})}
+    numbers = {code: number for number, code in enumerate(rules)}
     results = []
-    for one in shown(reports):
-        spot: dict[str, object] = {"artifactLocation": {"uri": _uri(one.file)}}
-        if one.line is not None:
-            spot["region"] = {"startLine": one.line}
+    for one in found:
+        spot = {"artifactLocation": {"uri": _uri(one.file)}, "region": {"startLine": one.line or 1}}
         results.append(
             {
                 "ruleId": one.finding.code,
-                "level": levels[one.kind],
+                "ruleIndex": numbers[one.finding.code],
+                "level": _SARIF_LEVELS[one.kind],
                 "message": {"text": one.message},
                 "locations": [{"physicalLocation": spot}],
                 "partialFingerprints": {"batchbridge/v1": fingerprint(one.name, one.finding)},
                 "properties": {"undecided": one.finding.undecided, "phase": one.finding.phase},
             }
         )
-    codes = sorted({str(result["ruleId"]) for result in results})
-    driver = {"name": "batchbridge", "rules": [{"id": code} for code in codes]}
+    driver: dict[str, object] = {"name": "batchbridge", "rules": [*rules.values()]}
+    if (version := installed("batchbridge")) is not None:
+        driver |= {"version": version, "semanticVersion": version}
+    if address.are_set():
+        driver["informationUri"] = address.SOURCE
     log = {"version": "2.1.0", "$schema": _SARIF, "runs": [{"tool": {"driver": driver}, "results": results}]}
     return json.dumps(log)
 
 
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+_SARIF_LEVELS = {"error": "error", "undecided": "warning", "warning": "warning", "note": "note"}
+
+
+def _sarif_rule(code: str, found: Iterable[ShownFinding]) -> dict[str, object]:
+    """A rule with its title, why it matters, and its page, which GitHub shows beside a result; of an adapter without
+    titles the message of a finding says what it is about."""
+    from batchbridge.render.rule import page
+    from batchbridge.rule_page import rule
+
+    one, about = next(one for one in found if one.finding.code == code), rule(code)
+    title = about.title if about is not None and about.title else one.message
+    why = about.why if about is not None and about.why else one.message
+    told = why if about is None else page(about)
+    return {
+        "id": code,
+        "shortDescription": {"text": title},
+        "fullDescription": {"text": why},
+        "help": {"text": told, "markdown": told},
+        "defaultConfiguration": {"level": _SARIF_LEVELS[one.kind]},
+        **({"helpUri": address.rule_page(code)} if about is not None and address.are_set() else {}),
+    }
 
 
 def junit(reports: Sequence[Report]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from batchbridge.kit.config_texts import shell_word
 from batchbridge.render.text import PHASES, clean, count, one_line
+from batchbridge.rule_page import EVERY_FRAMEWORK
 
 if TYPE_CHECKING:
     from batchbridge.contract.error_text import RuleRow
@@ -29,37 +30,47 @@ _GOES_ON = {
 
 
 def page(about: RulePage) -> str:
-    """Code and severity, what is wrong and why it matters, versions with native messages, an example, ways out."""
+    """Code and title, what is wrong and why it matters, an example, what to use instead, versions with native
+    messages."""
     # A page without a source ends in an empty line.
     return clean("\n\n".join(_parts(about))).removesuffix("\n") + "\n"
 
 
+def whose(about: RulePage) -> str:
+    """The framework of a page; a rule of the core is every framework's, whoever breaks it in the example."""
+    return EVERY_FRAMEWORK if about.code[2:].isdigit() else about.framework
+
+
 def _parts(about: RulePage) -> Iterator[str]:
     finding, framework = about.finding, about.framework
-    said = finding or (about.rows[0] if about.rows else None)
-    kind = "undecided" if finding is not None and finding.undecided else said.severity if said else ""
-    yield f"# {about.code}"
-    yield f"{framework}, {kind}{_noticed(said.phase)}" if said else framework
+    yield f"# {about.code}{f': {about.title}' if about.title else ''}"
+    yield f"{whose(about)}, {about.kind}{'' if about.phase is None else _noticed(about.phase)}"
     if about.summary:
-        yield f"What: {one_line(about.summary)}"
-    if said is not None:
-        yield f"Why it matters: {_why(framework, kind, said.phase)}"
-    if about.rows:
-        yield "## Versions"
-        yield "\n".join(f"- {one_line(_row(framework, row))}" for row in about.rows)
+        yield "## What"
+        yield one_line(about.summary)
+    reasons = [about.why] if about.why else []
+    if about.phase is not None:
+        reasons.append(_when(whose(about), about.kind, about.phase))
+    if reasons:
+        yield "## Why"
+        yield " ".join(reasons)
     if about.example is not None:
-        yield "## A configuration that breaks it"
+        yield "## Example"
         yield _under(framework, about.example)
         yield "\n".join(_example(about.example))
     if finding is not None:
         if finding.native is not None:
             yield f"{framework} itself: {one_line(finding.native)}"
         if finding.fixes:
-            yield "## Ways out"
+            yield "## Use instead"
             yield "\n".join(f"- {one_line(fix.text)}" for fix in finding.fixes)
-        yield "" if finding.source is None else f"Source: {one_line(finding.source)}"
     elif about.rows and not getattr(about.rows[0], "retired", ""):
         yield "It holds for every run of its kind: `explain` says it, and `check` does not."
+    if about.rows:
+        yield "## Versions"
+        yield "\n".join(f"- {one_line(_row(framework, row))}" for row in about.rows)
+    if finding is not None:
+        yield "" if finding.source is None else f"Source: {one_line(finding.source)}"
 
 
 def _example(example: ExampleSettings) -> tuple[str, ...]:
@@ -77,11 +88,11 @@ def _noticed(phase: str) -> str:
     return ", never reported" if phase == "never" else f", noticed {PHASES[phase]}"
 
 
-def _why(framework: str, kind: str, phase: str) -> str:
+def _when(framework: str, kind: str, phase: str) -> str:
     if kind == "undecided":
         return "BatchBridge cannot say what the run trains, and judges nothing that depends on it."
     if phase == "never":
-        return _GOES_ON[kind].format(framework=framework)
+        return _GOES_ON[kind].format(framework="The framework" if framework == EVERY_FRAMEWORK else framework)
     return f"The run {'stops' if kind == 'error' else 'may stop'} {PHASES[phase]}, {_STOPS[phase]}"
 
 

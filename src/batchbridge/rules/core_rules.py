@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class CoreRule(NamedTuple):
-    """A row of the table. `violations` takes the spec and the number of prompts (None: not said)."""
+    """A row of the table; `titles.json` beside it has its title. `violations` takes the spec and the number of prompts
+    (None: not said)."""
 
     code: str
-    title: str
     severity: Severity
     phase: Phase
     violations: Callable[[Spec, int | None], Iterator[Violation]]
@@ -416,37 +416,33 @@ def _slow_clock(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
 
 
 RULES = (
-    CoreRule("BB100", "every field has its type", "error", "config", _types),
-    CoreRule("BB101", "every number is within its bounds", "error", "config", _bounds),
-    CoreRule("BB102", "replicas are whole", "error", "worker_start", _whole_replicas),
-    CoreRule("BB103", "exactly one size of an optimizer step", "error", "config", _one_step_size),
-    CoreRule("BB104", "the run has a length", "error", "config", _a_horizon),
-    CoreRule(
-        "BB105", "a micro-batch is counted in completions or in tokens", "error", "config", _one_micro_batch, True
-    ),
-    CoreRule("BB106", "a constant denominator is given", "error", "config", _constant_given, True),
-    CoreRule("BB107", "a token budget holds the longest completion", "error", "optimizer_step", _hard_budget),
-    CoreRule("BB108", "remainders of completions are not refused", "error", "optimizer_step", remainders.refused, True),
-    CoreRule("BB109", "remainders of prompts are not refused", "error", "construction", remainders.refused_prompts),
-    CoreRule("BB110", "steps and rollouts agree on where an epoch ends", "error", "config", _rollouts_end_with_epochs),
-    CoreRule("BB111", "words do not contradict each other", "error", "config", _words_agree),
-    CoreRule("BB112", "completions are sampled", "error", "first_rollout", _not_sampled),
-    CoreRule("BB113", "the run trains something", "error", "never", _trains_something),
-    CoreRule(
-        "BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", remainders.odd_shares, True
-    ),
-    CoreRule("BB122", "micro-batches are whole", "warning", "never", remainders.uneven_micro_batches, True),
-    CoreRule("BB123", "no completion is left over", "warning", "never", remainders.changed_by_rest, True),
-    CoreRule("BB124", "no prompt is left over", "warning", "never", remainders.prompts_left_over),
-    CoreRule("BB125", "denominators are counted over the optimizer step", "warning", "never", _scope, True),
-    CoreRule("BB126", "the ratio can move", "warning", "never", _ratio_is_one),
-    CoreRule("BB127", "groups can be compared", "warning", "never", _group_of_one),
-    CoreRule("BB128", "a soft token budget holds the longest completion", "warning", "optimizer_step", _soft_budget),
-    CoreRule("BB129", "a constant denominator is used", "warning", "never", _constant_unused, True),
-    CoreRule("BB130", "a KL penalty has a place", "warning", "never", _kl_without_place),
-    CoreRule("BB140", "membership is known in advance", "note", "never", _open_membership),
-    CoreRule("BB141", "groups stay in one optimizer step", "note", "never", _groups_straddle),
-    CoreRule("BB142", "the learning rate moves every optimizer step", "note", "never", _slow_clock),
-    CoreRule("BB143", "the schema has a word for every term", "note", "never", _terms_without_a_word),
+    CoreRule("BB100", "error", "config", _types),
+    CoreRule("BB101", "error", "config", _bounds),
+    CoreRule("BB102", "error", "worker_start", _whole_replicas),
+    CoreRule("BB103", "error", "config", _one_step_size),
+    CoreRule("BB104", "error", "config", _a_horizon),
+    CoreRule("BB105", "error", "config", _one_micro_batch, True),
+    CoreRule("BB106", "error", "config", _constant_given, True),
+    CoreRule("BB107", "error", "optimizer_step", _hard_budget),
+    CoreRule("BB108", "error", "optimizer_step", remainders.refused, True),
+    CoreRule("BB109", "error", "construction", remainders.refused_prompts),
+    CoreRule("BB110", "error", "config", _rollouts_end_with_epochs),
+    CoreRule("BB111", "error", "config", _words_agree),
+    CoreRule("BB112", "error", "first_rollout", _not_sampled),
+    CoreRule("BB113", "error", "never", _trains_something),
+    CoreRule("BB121", "warning", "optimizer_step", remainders.odd_shares, True),
+    CoreRule("BB122", "warning", "never", remainders.uneven_micro_batches, True),
+    CoreRule("BB123", "warning", "never", remainders.changed_by_rest, True),
+    CoreRule("BB124", "warning", "never", remainders.prompts_left_over),
+    CoreRule("BB125", "warning", "never", _scope, True),
+    CoreRule("BB126", "warning", "never", _ratio_is_one),
+    CoreRule("BB127", "warning", "never", _group_of_one),
+    CoreRule("BB128", "warning", "optimizer_step", _soft_budget),
+    CoreRule("BB129", "warning", "never", _constant_unused, True),
+    CoreRule("BB130", "warning", "never", _kl_without_place),
+    CoreRule("BB140", "note", "never", _open_membership),
+    CoreRule("BB141", "note", "never", _groups_straddle),
+    CoreRule("BB142", "note", "never", _slow_clock),
+    CoreRule("BB143", "note", "never", _terms_without_a_word),
 )
 """Rules, with stable codes: BB10x and BB11x errors, BB12x and BB13x warnings, BB14x notes; no number is used again."""

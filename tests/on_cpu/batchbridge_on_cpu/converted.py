@@ -52,7 +52,7 @@ def converted(target: str, version: str | None = None) -> dict[str, Written]:
     for source in SOURCES:
         for name in RUNS if source != target else ():
             reading = run_of(source, name)
-            made = None if reading is None else batchbridge.convert(reading, target, version=version)
+            made = None if reading is None else batchbridge.convert(reading, target, target_version=version)
             if made is not None and made.written is not None:
                 found[f"{source}, {name}"] = made.written
     return found
