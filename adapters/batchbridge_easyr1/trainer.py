@@ -28,8 +28,9 @@ from batchbridge.kit.identified_rows import (
     PlannedLoader,
 )
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
+from batchbridge.kit.producers import HeldAdvantages
 from batchbridge.kit.ranks import layout
+from batchbridge.kit.rollout_observer import RolloutObserver
 from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
@@ -294,18 +295,16 @@ class CandidateLoader:
         """The reading of an empty state, which does nothing: see `state_dict`."""
 
 
-class EasyR1Observer:
+class EasyR1Observer(RolloutObserver):
     """The native run as it is, with every completion identified; order, membership, loss and clock stay EasyR1's."""
 
     def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
-        self._trainer, self._orders, self._patches = trainer, orders, patches
-        self.receipts: list[Receipt] = []
+        super().__init__(request, orders, lambda: read_by_producers(trainer))
+        self._trainer, self._patches = trainer, patches
         self._computed: ComputedRows | None = None
         """The rows from where advantages are computed to where they are sent; None in a run that is observed."""
-        if request.mode == "verify":
+        if self._held is not None:
             self._computed = compute_advantage_told(patches, PRODUCER, CARRIED)
-            self._advantages = HeldAdvantages.of(request)
-            self._settings = ProducerSettings(lambda: read_by_producers(trainer))
         # torch forbids a loader another dataset, but its iterator reads this entry.
         self._loader, self._dataset = trainer.train_dataloader, trainer.train_dataloader.dataset
         vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
@@ -326,20 +325,19 @@ class EasyR1Observer:
     def _arrive(self) -> None:
         group = self._trainer.actor_rollout_ref_wg
         self.receipts = install_everywhere(group, self._orders, self._patches)
-        if self._computed is not None:
+        if self._computed is not None and self._held is not None:
             what, why = "digests of what its rows carry ride with it", "inputs of the step"
-            update = self._update(self._computed, group.update_actor)
+            update = self._update(self._computed, self._held, group.update_actor)
             self._patches.set(group, "update_actor", update, what=what, why=why)
 
     @property
-    def _step(self) -> int:
-        """The optimizer step before which the rollout in hand is generated."""
-        return (int(self._trainer.global_step) - 1) * self._orders.steps_per_rollout
+    def _rollout(self) -> int:
+        return int(self._trainer.global_step) - 1
 
-    def _update(self, computed: ComputedRows, native: Any) -> Any:
+    def _update(self, computed: ComputedRows, held: HeldAdvantages, native: Any) -> Any:
         def update_actor(batch: Any) -> Any:
             marks = batch.non_tensor_batch[POSITION], batch.non_tensor_batch[SAMPLE]
-            digests = hold_sent(computed, self._advantages, batch.batch, *marks, self._step)
+            digests = hold_sent(computed, held, batch.batch, *marks, self._next_step)
             batch.meta_info[ROW_DIGESTS] = digests
             try:
                 return native(batch)
@@ -351,15 +349,12 @@ class EasyR1Observer:
     def _make_batch(self, metrics: dict[str, Any]) -> Any:
         import numpy as np
 
-        if not self.receipts:
-            raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
-        if self._computed is not None:
-            self._settings.require(self._step)
+        self._begin()
         batch = self._native_make(metrics)
         group = self._trainer.config.worker.rollout.n
         number_samples(batch, group)
         columns = batch.non_tensor_batch
-        columns[ROLLOUT] = np.array([int(self._trainer.global_step) - 1] * len(batch), dtype=object)
+        columns[ROLLOUT] = np.array([self._rollout] * len(batch), dtype=object)
         columns[POSITION] = (np.arange(len(batch)) // group).astype(object)
         return batch
 

@@ -13,35 +13,33 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchbridge import CannotAttach
 from batchbridge.kit import Request
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
-from batchbridge.kit.workers import Orders, Receipt
+from batchbridge.kit.rollout_observer import RolloutObserver
+from batchbridge.kit.workers import Orders
 from batchbridge_openrlhf.answers import prompt_tokens
 from batchbridge_openrlhf.driver import install_in, trained
 from batchbridge_openrlhf.inputs import hold_advantages, mark_sent, settings_read
 from batchbridge_openrlhf.turns import IDENTITY, identify
 
 
-class OpenRlhfObserver:
-    """The patches of one `PPOTrainer`."""
+class OpenRlhfObserver(RolloutObserver):
+    """The patches of one `PPOTrainer`. orders, request: None of an actor that only generates."""
 
-    def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
+    _rollout = 0
+
+    def __init__(self, trainer: Any, request: Request | None, orders: Orders, patches: Patches) -> None:
         from openrlhf.trainer.ppo_utils import samples_generator
 
-        self._trainer, self._orders = trainer, orders
-        self._receipts: list[Receipt] = []
+        super().__init__(request, orders, lambda: settings_read(trainer))
+        self._trainer = trainer
         self._sent = False
         self._drawn: deque[int] = deque()
         self._asked: dict[Any, tuple[int, ...]] = {}
-        self._trains, self._rollout, self._position = False, 0, 0
+        self._trains, self._position = False, 0
         generator, self._loader = trainer.samples_generator, trainer.prompts_dataloader
         observation = patches.observation
-        self._held = HeldAdvantages.of(request) if request.mode == "verify" else None
-        self._settings = ProducerSettings(lambda: settings_read(trainer))
-        self._own = orders.trained
         if self._held is not None:
             what, why = "held; digests beside them", "inputs of the step"
             maker, name = trainer.experience_maker, "compute_advantages_and_returns"
@@ -66,35 +64,28 @@ class OpenRlhfObserver:
         """Undoes what is in the training processes, where they have orders."""
         if self._sent:
             install_in(trained(self._trainer, self._orders), undo=True)
-            self._sent, self._receipts = False, []
+            self._sent, self.receipts = False, []
 
     def _start(self) -> Any:
         self._sent = True  # also where one of them refuses
-        self._receipts = install_in(trained(self._trainer, self._orders))
+        self.receipts = install_in(trained(self._trainer, self._orders))
         states = self._native_start()
         self._rollout = int(states["global_step"])
         return states
 
     def _samples(self, **options: Any) -> Any:
-        if not self._receipts:
-            raise CannotAttach({"arrival": "no training process has its orders: the start was not followed"})
-        if self._held is not None:
-            self._settings.require(self._next_step)
+        self._begin()
         self._position = 0
         found = self._native_samples(**options)
         self._rollout += bool(found[0])
         return found
 
-    @property
-    def _next_step(self) -> int:
-        """The optimizer step before which the rollout that comes next is generated."""
-        return self._rollout * self._orders.steps_per_rollout
-
     def _advantages(self, experiences: list[Any]) -> list[Any]:
         """Upstream's advantages, held against its own rule; and digests of what the rows carry."""
         assert self._held is not None, "patched where they are held"
         made: list[Any] = self._native_advantages(experiences)
-        hold_advantages(made, self._held, self._own, max(self._next_step - self._orders.steps_per_rollout, 0))
+        step = max(self._next_step - self._orders.steps_per_rollout, 0)
+        hold_advantages(made, self._held, self._orders.trained, step)
         for experience in made:
             mark_sent(experience)
         return made

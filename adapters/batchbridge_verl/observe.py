@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batchbridge import CannotAttach
 from batchbridge.kit import Request
 from batchbridge.kit.carried_rows import ComputedRows, compute_advantage_told, hold_sent
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
+from batchbridge.kit.producers import HeldAdvantages
+from batchbridge.kit.rollout_observer import RolloutObserver
 from batchbridge.kit.row_digests import ROW_DIGESTS
-from batchbridge.kit.workers import Orders, Receipt
+from batchbridge.kit.workers import Orders
 from batchbridge_verl.advantages import held_in_queue, keys_of_rows
 from batchbridge_verl.apart import SeparateEngines, is_one_step_off, number_dataset
 from batchbridge_verl.columns import CARRIED, column, told_by_keys
@@ -25,16 +25,12 @@ from batchbridge_verl.driver import install_everywhere, read_by_producers
 from batchbridge_verl.queued import QueuedTrainer, is_fully_async
 
 
-class VerlObserver:
+class VerlObserver(RolloutObserver):
     """The patches of one trainer: V1, V0, V0's kind whose engines have devices of their own, or that with a queue."""
 
     def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
-        self._trainer, self._orders, self._patches = trainer, orders, patches
-        self.receipts: list[Receipt] = []
-        self._holds = request.mode == "verify"
-        """Whether inputs are held from where advantages are computed to the loss."""
-        self._advantages = HeldAdvantages.of(request)
-        self._settings = ProducerSettings(lambda: read_by_producers(trainer.config))
+        super().__init__(request, orders, lambda: read_by_producers(trainer.config))
+        self._trainer, self._patches = trainer, patches
         self._computed: ComputedRows | None = None
         if is_fully_async(trainer):
             self.receipts = QueuedTrainer(trainer, orders, patches).receipts
@@ -45,12 +41,12 @@ class VerlObserver:
             patches.set(trainer, "_init_dataloader", lambda: None, what="loaded already, for its length", why="ledger")
             self._native_fetch = self._read("_fetch_one_gen_batch", self._fetch)
             self._native_load = self._read("_load_checkpoint", self._load)
-            if self._holds:
+            if self._held is not None:
                 what, why = "held, and digests of what its rows carry ride with it", "inputs of the step"
                 held: dict[str, Any] = {"what": what, "why": why}
                 self._native_advantage = patches.set(trainer, "_compute_advantage", self._advantages_v1, **held)
         else:
-            if self._holds:
+            if self._held is not None:
                 self._computed = compute_advantage_told(patches, "verl.trainer.ppo.ray_trainer", CARRIED)
             self._native_split = self._read("_get_gen_batch", self._split)
             self._native_init = self._read("init_workers", self._init_workers)
@@ -65,9 +61,9 @@ class VerlObserver:
         self.receipts = install_everywhere(trainer.actor_rollout_wg, self._orders, self._patches)
         if self._apart is not None:
             self._apart.arrive()
-        if self._computed is not None:
+        if self._computed is not None and self._held is not None:
             group, what = trainer.actor_rollout_wg, "digests of what its rows carry ride with it"
-            update = self._update(self._computed, group.update_actor)
+            update = self._update(self._computed, self._held, group.update_actor)
             self._patches.set(group, "update_actor", update, what=what, why="inputs of the step")
         if not hasattr(trainer, "_fetch_one_gen_batch"):
             manager = trainer.async_rollout_manager
@@ -86,7 +82,7 @@ class VerlObserver:
     def _fetch(self) -> Any:
         from verl.utils import tensordict_utils as tu
 
-        self._hold_settings()
+        self._begin()
         batch = self._native_fetch()
         size = len(batch)
         for name, values in ((ROLLOUT, [self._rollout] * size), (POSITION, list(range(size)))):
@@ -96,7 +92,8 @@ class VerlObserver:
     def _advantages_v1(self, batch: Any, metrics: dict[str, Any]) -> Any:
         made = self._native_advantage(batch, metrics)
         group = self._orders.spec.rollout.completions_per_prompt or 1
-        held_in_queue(self._trainer, made, self._advantages, group, self._next_step)
+        assert self._held is not None, "patched where they are held"
+        held_in_queue(self._trainer, made, self._held, group, self._next_step)
         made.extra_info[ROW_DIGESTS] = told_by_keys(made, keys_of_rows(made))
         return made
 
@@ -104,24 +101,14 @@ class VerlObserver:
         self._arrive()
         self._native_load()
 
-    def _hold_settings(self) -> None:
-        """The check (`BatchDrift`), before a rollout, that what makes its advantages reads what it did at wrap."""
-        if self._holds:
-            self._settings.require(self._next_step)
-
-    @property
-    def _next_step(self) -> int:
-        """The optimizer step before which the rollout in hand is generated."""
-        return self._rollout * self._orders.steps_per_rollout
-
     # ---- V0
 
-    def _update(self, computed: ComputedRows, native: Any) -> Any:
+    def _update(self, computed: ComputedRows, held: HeldAdvantages, native: Any) -> Any:
         def update_actor(batch: Any) -> Any:
             from verl.utils import tensordict_utils as tu
 
             marks = column(batch, POSITION), column(batch, SAMPLE)
-            digests = hold_sent(computed, self._advantages, batch, *marks, self._next_step)
+            digests = hold_sent(computed, held, batch, *marks, self._next_step)
             tu.assign_non_tensor(batch, **{ROW_DIGESTS: digests})
             return native(batch)
 
@@ -130,7 +117,7 @@ class VerlObserver:
     def _split(self, batch: Any) -> Any:
         import numpy as np
 
-        self._hold_settings()
+        self._begin()
         size, rollout = len(batch), self._rollout
         if self._apart is not None and PROMPT in batch.non_tensor_batch:  # else it is evaluated
             rollout = self._apart.begin()
@@ -144,8 +131,6 @@ class VerlObserver:
 
     @property
     def _rollout(self) -> int:
-        if not self.receipts:
-            raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
         return int(self._trainer.global_steps) - 1
 
 
