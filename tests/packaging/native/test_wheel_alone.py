@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import batchbridge
+
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "docs"))
 
@@ -90,3 +92,12 @@ def test_a_toml_file_is_read_on_every_python(programs: Path, tmp_path: Path) -> 
 def test_another_output_than_the_page_shows_is_noticed() -> None:
     for _, expected in shown():
         assert not make_outputs.fits(expected, "Traceback (most recent call last):\nImportError: tomllib\n")
+
+
+def test_uvx_runs_it_without_an_installation(tmp_path: Path) -> None:
+    before, _, _ = os.environ["BATCHBRIDGE_INSTALL"].partition(" pip ")
+    if not before.endswith("uv"):
+        pytest.skip("uv does not stand beside nox on this machine: uvx is not tried")
+    words = [*shlex.split(before), "tool", "run", "--python", sys.executable, "--from", os.environ["BATCHBRIDGE_WHEEL"]]
+    done = subprocess.run([*words, "batchbridge", "-V"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"batchbridge {batchbridge.__version__}\n"
