@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import product, zip_longest
 from typing import Any, Literal
 
-from batchbridge.comparing.comparison import Difference
+from batchbridge.comparing.comparison import Difference, missing
 from batchbridge.comparing.differences import compare
 from batchbridge.comparing.nearest_spec import write
 from batchbridge.comparing.other_words import ProblemTuple
@@ -30,7 +30,6 @@ from batchbridge.errors import Problem
 from batchbridge.kit.even_sizes import even_cuts
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
-from batchbridge.meaning.findings import missing
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.asked import asked_for
 from batchbridge.reading.read import read, read_again
