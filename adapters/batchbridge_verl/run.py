@@ -12,6 +12,7 @@ from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, m
 
 NODES, GPUS, TOTAL_EPOCHS = "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs"
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
+GENERATION = "data.gen_batch_size"
 TOTAL_STEPS, MOST_PROMPTS = "trainer.total_training_steps", "data.train_max_samples"
 MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
 MICRO, GLOBAL_MICRO = f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}ppo_micro_batch_size"
@@ -127,7 +128,22 @@ class VerlRun:
     @property
     def prompts_per_rollout(self) -> int:
         """The prompts trained before more are generated; with fully_async, those taken from the queue at once."""
-        return int(self[MINI] * self[REQUIRED] if self.entry == FULLY_ASYNC else self[PROMPTS])
+        return int(self[MINI] * self[REQUIRED] if self.entry == FULLY_ASYNC else self.fetched)
+
+    @property
+    def fetched(self) -> int:
+        """The prompts of each batch of the data loader, which RayPPOTrainer takes for a rollout; the V1 trainer and
+        DAPO's recipe gather `data.train_batch_size` of them. Source: verl 0.4.0 to 0.9.1 ray_trainer.py
+        _create_dataloader."""
+        from batchbridge_verl.known_programs import taken_by_program
+
+        gathers = self.v1 or self.entry == FULLY_ASYNC or GENERATION in taken_by_program(self.own_program)
+        return int(self[PROMPTS] if gathers or self[GENERATION] is None else self[GENERATION])
+
+    @property
+    def fetched_by(self) -> str:
+        """The key that says `fetched`."""
+        return PROMPTS if self.fetched == self[PROMPTS] else GENERATION
 
     @property
     def completions_per_rollout(self) -> int:

@@ -27,13 +27,13 @@ RULES = Rules[VerlRun]()
 
 def _dealt_at_once(run: VerlRun) -> tuple[tuple[int, str], ...]:
     """The rows that are dealt to the agent loop's workers, each time that it generates, and what they are."""
-    rows = run[PROMPTS] * run[GROUP]
-    said = f"{PROMPTS} = {run[PROMPTS]} prompts x {GROUP} = {run[GROUP]}"
+    rows, by = run.fetched * run[GROUP], run.fetched_by
+    said = f"{by} = {run.fetched} prompts x {GROUP} = {run[GROUP]}"
     if run[ESTIMATOR] != "remax":
         return ((rows, said),)
     if holds(">=0.8.0", run.version):
-        return ((rows + run[PROMPTS], f"{said}, and one greedy row of each prompt"),)
-    return (rows, said), (run[PROMPTS], f"{PROMPTS} = {run[PROMPTS]} greedy rows")
+        return ((rows + run.fetched, f"{said}, and one greedy row of each prompt"),)
+    return (rows, said), (run.fetched, f"{by} = {run.fetched} greedy rows")
 
 
 def _uneven_rows(run: VerlRun) -> Iterator[tuple[int, str]]:
@@ -49,7 +49,8 @@ def _worker_fixes(run: VerlRun) -> tuple[Fix, ...]:
     ]
     if run[ESTIMATOR] == "remax" or run[AGENT_WORKERS] < 1:
         return tuple(fewer)
-    more = near(run, (PROMPTS,), lambda changed: changed[PROMPTS] * changed[GROUP] % run[AGENT_WORKERS] == 0)
+    by = run.fetched_by
+    more = near(run, (by,), lambda changed: changed[by] * changed[GROUP] % run[AGENT_WORKERS] == 0)
     return (*fewer, *more)
 
 
@@ -85,6 +86,11 @@ def _dealt_to_engines(run: VerlRun) -> int | None:
     return run.world // max(math.prod(int(run[key]) for key in _ENGINE_DEVICES), 1)
 
 
+def _engine_fixes(run: VerlRun) -> tuple[Fix, ...]:
+    by, shares = run.fetched_by, _dealt_to_engines(run) or 1
+    return near(run, (by,), lambda changed: changed[by] % shares == 0)
+
+
 @RULES.add(
     GENERATING,
     "BB-VERL-104",
@@ -92,7 +98,7 @@ def _dealt_to_engines(run: VerlRun) -> int | None:
     *DEVICES,
     ESTIMATOR,
     *_ENGINE_DEVICES,
-    fixes=lambda run: near(run, (PROMPTS,), lambda changed: changed[PROMPTS] % (_dealt_to_engines(run) or 1) == 0),
+    fixes=_engine_fixes,
 )
 @says(
     _EQUAL_CHUNKS,
@@ -102,10 +108,11 @@ def _dealt_to_engines(run: VerlRun) -> int | None:
 )
 def _prompts_of_engines(run: VerlRun) -> str | None:
     shares = _dealt_to_engines(run)
-    if not shares or run[PROMPTS] % shares == 0:
+    if not shares or run.fetched % shares == 0:
         return None
     rows = "greedy rows" if holds(">=0.5.0", run.version) else "prompts, dealt out before they are repeated"
-    return f"{PROMPTS} = {run[PROMPTS]} {rows}, are not a multiple of the {shares} engines or devices that share them"
+    asked = f"{run.fetched_by} = {run.fetched} {rows}"
+    return f"{asked}, are not a multiple of the {shares} engines or devices that share them"
 
 
 # ---- a reward model that scores the whole rollout
@@ -138,8 +145,8 @@ def _reward_workers(run: VerlRun) -> tuple[str, int] | None:
 
 def _scored_at_once(run: VerlRun) -> tuple[int, ...]:
     """The rows that are scored at once, each time that the reward model scores."""
-    rows = int(run[PROMPTS] * run[GROUP])
-    return (rows, int(run[PROMPTS])) if run[ESTIMATOR] == "remax" else (rows,)
+    rows = run.fetched * int(run[GROUP])
+    return (rows, run.fetched) if run[ESTIMATOR] == "remax" else (rows,)
 
 
 def _reward_fixes(run: VerlRun) -> tuple[Fix, ...]:

@@ -521,6 +521,23 @@ def test_a_micro_batch_of_all_devices_leaves_something_for_each(values, version,
         assert "BB-VERL-100" not in codes({**run, **fix.changes}, version=version, world=4)
 
 
+@pytest.mark.parametrize(
+    ("values", "version", "prompts", "rollouts"),
+    [
+        ({}, "0.7.1", 128, 300),
+        ({}, "0.8.0", 128, 300),
+        ({"trainer.use_v1": False}, "0.9.1", 128, 300),
+        ({}, "0.9.1", 64, None),  # the V1 trainer gathers its rollout
+    ],
+)
+def test_a_rollout_is_what_the_data_loader_fetches_except_in_the_v1_trainer(values, version, prompts, rollouts):
+    source = load_source({**RUN, "data.gen_batch_size": 128, **values})
+    reading = read_source(source, VerlAdapter(), Context(framework_version=version, dataset_size=1280))
+    assert reading.spec.rollout.prompts_per_rollout == prompts
+    assert reading.derived["total_rollouts"] == rollouts
+    assert any(one.code == "BB-VERL-040" for one in reading.findings)
+
+
 OF_CRITIC = {**CRITIC, "critic.ppo_micro_batch_size": 64, "critic.ppo_micro_batch_size_per_gpu": None}
 OF_REWARDS = {"reward_model.enable": True, "reward_model.micro_batch_size": 3}
 OF_MEGATRON = {**MEGATRON, f"{ACTOR}use_kl_loss": True, PER_GPU: 2}
