@@ -132,12 +132,12 @@ class VerlRun:
 
     @property
     def fetched(self) -> int:
-        """The prompts of each batch of the data loader, which RayPPOTrainer takes for a rollout; the V1 trainer and
-        DAPO's recipe gather `data.train_batch_size` of them. Source: verl 0.4.0 to 0.9.1 ray_trainer.py
-        _create_dataloader."""
-        from batchbridge_verl.known_programs import taken_by_program
+        """The prompts of each batch of the data loader, which RayPPOTrainer takes for a rollout.
 
-        gathers = self.v1 or self.entry == FULLY_ASYNC or GENERATION in taken_by_program(self.own_program)
+        The V1 trainer gathers `data.train_batch_size` of them; so do DAPO's recipe and what is made from it, which is
+        why a program of a user's own is taken to. Source: verl 0.4.0 to 0.9.1 ray_trainer.py _create_dataloader.
+        """
+        gathers = self.v1 or self.entry == FULLY_ASYNC or self.own_program is not None
         return int(self[PROMPTS] if gathers or self[GENERATION] is None else self[GENERATION])
 
     @property
