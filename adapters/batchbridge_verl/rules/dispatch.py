@@ -1,7 +1,7 @@
 """Rows that verl deals out to workers, or cuts into micro-batches, outside of the optimizer step.
 
-Each `chunk`, `split` and `//=` that the batch of a rollout comes by, as read in the wheels of 0.4.1, 0.5.0, 0.6.1,
-0.7.0, 0.7.1, 0.8.0 and 0.9.1.
+Each `chunk`, `split` and `//=` that the batch of a rollout comes by, as read in the wheels of 0.4.0 to 0.9.1:
+tests/upstream/splits.json has every place, with the rules that hold its sizes.
 """
 
 from __future__ import annotations
