@@ -1,9 +1,10 @@
 """CPU time of the command line: `python benchmarks/cli_cpu_time.py [RUNS] [--write] [--json]`.
 
 `--help`, `check` on a configuration of each framework as users have it (published commands as launch scripts, recipes
-as YAML), `check` on a script that is mostly bash, `explain`, and `convert` both ways between TRL and verl. Each command
-runs in its own process, `RUNS` times (default 10); user and system time are added. Once with bytecode cached, as in an
-installation (a first run that is not counted compiles), and once without any at all, not even the standard library's.
+as YAML, a program of TRL's), `check` on a script that is mostly bash, `explain`, and `convert` both ways between TRL
+and verl. Each command runs in its own process, `RUNS` times (default 10); user and system time are added. Once with
+bytecode cached, as in an installation (a first run that is not counted compiles), and once without any at all, not even
+the standard library's.
 
 Where TRL is installed, there is a reference: a process that imports `GRPOConfig` and constructs one, with bytecode
 cached. It takes turns with the commands, so that a machine that becomes slower is slower for all; the last column has
@@ -45,6 +46,22 @@ gradient_accumulation_steps: 2
 num_generations: 6
 num_train_epochs: 2
 loss_type: dapo
+"""
+PROGRAM = """\
+from datasets import load_dataset
+from trl import GRPOConfig, GRPOTrainer
+
+
+def reward(completions, **kwargs):
+    return [float(len(set(completion))) for completion in completions]
+
+
+args = GRPOConfig(
+    output_dir="out", per_device_train_batch_size=4, gradient_accumulation_steps=2, num_generations=6, loss_type="dapo"
+)
+data = load_dataset("trl-lib/tldr", split="train")
+trainer = GRPOTrainer(model="Qwen/Qwen2-0.5B-Instruct", reward_funcs=reward, args=args, train_dataset=data)
+trainer.train()
 """
 OPEN_INSTRUCT = (
     "python open_instruct/ppo_vllm_thread_ray_gtrl.py --beta 0.05 --learning_rate 3e-7 --total_episodes 10000000 "
@@ -103,6 +120,7 @@ def inputs() -> Mapping[str, Input]:
     openrlhf = longest("openrlhf", "launch_commands.json")
     return {
         "trl, YAML": Input("recipe.yaml", RECIPE, options("trl", "1.16.0", 3)),
+        "trl, Python": Input("train.py", PROGRAM, ("--framework-version", "1.16.0", "--world-size", "3")),
         "open_r1, script and recipe": Input("open_r1.sh", accelerate, options("open_r1", "1.16.0", 3)),
         "verl, script": Input("verl.sh", script(longest("verl", "commands.json")), options("verl", "0.9.1", 8)),
         "easyr1, script": Input("easyr1.sh", script(longest("easyr1", "commands.json")), options("easyr1", "0.3.2", 8)),

@@ -109,6 +109,10 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
     rollout, world = spec.rollout, spec.topology.world_size
     for path in ("rollout.prompts_per_rollout", "optimizer_step.completions_per_step", "horizon.epochs"):
         problems.given(spec.values[path], path)
+    step, prompts = spec.optimizer_step.completions_per_step, rollout.prompts_per_rollout
+    if step and prompts and (whole := prompts * rollout.completions_per_prompt) < step:
+        never = f"openrlhf trains nothing where a rollout of {whole} fills no step"
+        problems.fits(False, "optimizer_step.completions_per_step", never, (whole,))
     if holds(meaning.UNSEEDED, version):
         problems.fits(spec.order.seed is None, "order.seed", "openrlhf orders prompts by no seed (BB-ORL-043)", (None,))
     else:

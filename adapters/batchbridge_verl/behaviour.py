@@ -129,7 +129,7 @@ def native_steps(
         (run["algorithm.filter_groups.enable"], "groups are filtered by their rewards"),
         (run.entry == "one_step_off", "one_step_off_policy generates one rollout ahead"),
         (run.entry == FULLY_ASYNC, "fully_async trains what is generated first"),
-        (run["data.gen_batch_size"] not in (None, run[PROMPTS]), "data.gen_batch_size differs from train_batch_size"),
+        (run["data.gen_batch_size"] not in (None, run.fetched), "data.gen_batch_size differs from train_batch_size"),
         (run.completions_per_rollout % run.completions_per_step != 0, "the last optimizer step is not whole"),
         (run.share % (run.micro or 1) != 0, "micro-batches are not whole"),
         (run.surrogate in ("geo_mean", "clip_cov", "kl_cov"), f"{run.surrogate} weighs by micro-batch"),
@@ -172,9 +172,9 @@ def _steps(run: VerlRun, dataset_size: int, tokens: Mapping[tuple[int, int], int
             starts = [(rank, rank * block + cut + at) for rank in range(replicas) for at in range(0, share, micro)]
             yield [(rank * per_rank, rows[start : start + micro]) for rank, start in starts]
 
-    rollouts, limit = run["trainer.total_epochs"] * (dataset_size // run[PROMPTS]), run["trainer.total_training_steps"]
+    rollouts, limit = run["trainer.total_epochs"] * (dataset_size // run.fetched), run["trainer.total_training_steps"]
     number = rollouts if limit is None else min(rollouts, limit)
-    planned = rollouts_of(_prompt_orders(run, dataset_size), run[PROMPTS], dataset_size, number)
+    planned = rollouts_of(_prompt_orders(run, dataset_size), run.fetched, dataset_size, number)
     weight = functools.partial(_weight, run)
     return dealt_steps(planned, tokens, group=run[GROUP], passes=run[EPOCHS], deal=deal, weight=weight)
 

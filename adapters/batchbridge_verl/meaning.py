@@ -23,6 +23,7 @@ from batchbridge_verl.run import (
     MICRO,
     MINI,
     NODES,
+    PROMPTS,
     TOTAL_EPOCHS,
     TOTAL_STEPS,
     VerlRun,
@@ -60,7 +61,9 @@ def meaning(run: VerlRun) -> dict[str, FieldValue] | None:
     if seed is None:
         why = "data.seed null: the seed of a new torch.Generator"
         values["order.seed"] = by(terms.TORCH_SEED, why, "data.seed")
-    if generated not in (None, run.prompts_per_rollout):
+    if run.fetched_by != PROMPTS:
+        values["rollout.prompts_per_rollout"] = FieldValue(run.fetched, run.fetched_by)
+    elif generated not in (None, run.prompts_per_rollout):
         values["rollout.prompts_per_generation_batch"] = FieldValue(generated, "data.gen_batch_size")
     if run.v1 and run["algorithm.filter_groups.enable"]:
         values["rollout.group_filter"] = FieldValue("replace_zero_variance", "algorithm.filter_groups.enable")

@@ -12,6 +12,7 @@ from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, m
 
 NODES, GPUS, TOTAL_EPOCHS = "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs"
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
+GENERATION = "data.gen_batch_size"
 TOTAL_STEPS, MOST_PROMPTS = "trainer.total_training_steps", "data.train_max_samples"
 MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
 MICRO, GLOBAL_MICRO = f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}ppo_micro_batch_size"
@@ -127,7 +128,22 @@ class VerlRun:
     @property
     def prompts_per_rollout(self) -> int:
         """The prompts trained before more are generated; with fully_async, those taken from the queue at once."""
-        return int(self[MINI] * self[REQUIRED] if self.entry == FULLY_ASYNC else self[PROMPTS])
+        return int(self[MINI] * self[REQUIRED] if self.entry == FULLY_ASYNC else self.fetched)
+
+    @property
+    def fetched(self) -> int:
+        """The prompts of each batch of the data loader, which RayPPOTrainer takes for a rollout.
+
+        The V1 trainer gathers `data.train_batch_size` of them; so do DAPO's recipe and what is made from it, which is
+        why a program of a user's own is taken to. Source: verl 0.4.0 to 0.9.1 ray_trainer.py _create_dataloader.
+        """
+        gathers = self.v1 or self.entry == FULLY_ASYNC or self.own_program is not None
+        return int(self[PROMPTS] if gathers or self[GENERATION] is None else self[GENERATION])
+
+    @property
+    def fetched_by(self) -> str:
+        """The key that says `fetched`."""
+        return PROMPTS if self.fetched == self[PROMPTS] else GENERATION
 
     @property
     def completions_per_rollout(self) -> int:

@@ -44,7 +44,7 @@ ROLLOUT = "actor_rollout_ref.rollout."
 REFERENCE = "actor_rollout_ref.ref."
 CRITIC = "critic."
 SQUARES = f"{ACTOR}calculate_sum_pi_squared"
-AGENT_WORKERS = f"{ROLLOUT}agent.num_workers"
+AGENT_WORKERS, AGENT_MANAGER = f"{ROLLOUT}agent.num_workers", f"{ROLLOUT}agent.agent_loop_manager_class"
 """The workers that generate, and share the completions of a rollout. Source: verl 0.5.0 to 0.9.1 AgentLoopManager."""
 PREFIX_GROUPER = f"{ACTOR}use_prefix_grouper"
 """The key of shared prompts, in the workers of 0.7.1; see BB-VERL-091."""
@@ -201,6 +201,7 @@ SETTINGS = (
     Key(f"{ACTOR}optim.override_optimizer_config.betas", kinds.OPTIONAL_LIST),
     Key(f"{ROLLOUT}mode", TEXT, "async"),
     Key(AGENT_WORKERS, INT, 8),
+    Key(AGENT_MANAGER, OPTIONAL_TEXT),
     *_alike(ROLLOUT, INT, 1, "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"),
     Key(f"{ROLLOUT}val_kwargs.do_sample", TRUTH, False),
     Key(f"{ROLLOUT}multi_turn.enable", TRUTH, False),
@@ -214,6 +215,7 @@ SETTINGS = (
     Key("algorithm.filter_groups.max_num_gen_batches", kinds.WHOLE, 0),
     Key(f"{CRITIC}strategy", TEXT, "fsdp"),
     Key(f"{CRITIC}ppo_micro_batch_size", OPTIONAL_INT),
+    *_alike(f"{CRITIC}forward_micro_batch_size", OPTIONAL_INT, None, "", "_per_gpu"),
     *_alike(CRITIC, INT, 1, "ulysses_sequence_parallel_size", "fsdp.ulysses_sequence_parallel_size"),
     *_alike("", INT, 1, *megatron_sizes(CRITIC)),
     Key(f"{CRITIC}megatron.dtype", TEXT, "bfloat16"),
@@ -224,6 +226,10 @@ SETTINGS = (
     Key("reward_model.enable", kinds.OPTIONAL_TRUTH, False),
     *_alike("reward_model.", TRUTH, False, "use_dynamic_bsz", "use_reward_loop"),
     *_alike("reward_model.micro_batch_size", OPTIONAL_INT, None, "", "_per_gpu"),
+    Key("reward_model.enable_resource_pool", kinds.OPTIONAL_TRUTH, False),
+    Key("reward_model.num_workers", OPTIONAL_INT, 1),
+    *_alike("reward.reward_model.", TRUTH, False, "enable", "enable_resource_pool"),
+    Key("reward.num_workers", INT, 8),
 )
 """Settings that are read, and what holds where a version's configuration has no such key (`default`). What one key
 decides alone has its canonical field beside it."""
@@ -233,13 +239,14 @@ BY_KEY: Mapping[str, Key] = {row.key: row for row in SETTINGS}
 READ_THOUGH_NOT_SHIPPED: Mapping[str, tuple[str | None, str]] = {
     # key: (engine, None: any; versions)
     **dict.fromkeys(("data.seed", "data.gen_batch_size", "data.dataloader_num_workers"), (None, "")),
+    AGENT_MANAGER: (None, ">=0.7.0"),
     f"{ACTOR}optim.betas": ("fsdp", ""),
     **{f"{role}optim.grad_clip": (None, ">=0.6.0") for role in (ACTOR, CRITIC)},
     **{f"{ACTOR}fsdp_config.mixed_precision.{part}_dtype": ("fsdp", "") for part in ("param", "reduce", "buffer")},
 }
 """Keys that are read where the composed configuration has none, and that take a `+` on a command line. Source: verl
-0.4.0 to 0.9.1 ray_trainer.py and main_ppo.create_rl_sampler (`data_config.get`); fsdp_workers.py and
-workers/engine/fsdp (`optim_config.get("betas")`, `mixed_precision`); 0.6.0 on OptimizerConfig.grad_clip."""
+0.4.0 to 0.9.1 ray_trainer.py and main_ppo.create_rl_sampler (`data_config.get`; 0.7.0 on `agent.get`); fsdp_workers.py
+and workers/engine/fsdp (`optim_config.get("betas")`, `mixed_precision`); 0.6.0 on OptimizerConfig.grad_clip."""
 
 GONE: Mapping[str, tuple[str, str | None, str]] = {
     "data.sampler.class_path": ("0.8.0", "data.custom_cls.path", "verl 0.8.0 ppo_trainer.yaml"),

@@ -18,6 +18,7 @@ from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
     FORWARD_BUDGET,
+    GENERATION,
     GPUS,
     GROUP,
     MICRO,
@@ -41,7 +42,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     of_loss = (_write_loss, _write_objective)
     for write in (_write_sizes, _write_order, _write_staleness, *of_loss, write_carried, write_critic):
         write(spec, to, values, problems)
-    _write_workers(values, to)
+    _write_generation(spec, to, values, problems)
     known, written = tables.defaults_of(version, to.engine), dict(values)
     older = f"{ACTOR}optim.warmup_style"
     for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
@@ -110,8 +111,6 @@ def _write_sizes(spec: Spec, to: WritingTarget, values: dict[str, Any], problems
         unsaid = "micro_batch is open: verl needs a size or a token budget"
         one = {"micro_batch.completions_per_device": 1}
         problems.add(unsaid, "micro_batch.completions_per_device", nearest=(one,))
-    if rollout.prompts_per_generation_batch is not None:
-        values["data.gen_batch_size"] = rollout.prompts_per_generation_batch
 
 
 def _write_order(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
@@ -142,13 +141,26 @@ def _write_order(spec: Spec, to: WritingTarget, values: dict[str, Any], problems
         values[TOTAL_EPOCHS] = horizon.rollouts  # each has a rollout at least: they never end first
 
 
-def _write_workers(values: dict[str, Any], to: WritingTarget) -> None:
-    """Workers of the agent loop that share a rollout's completions evenly, where verl's own number does not."""
-    native = tables.BY_KEY[AGENT_WORKERS].default
+def _write_generation(spec: Spec, to: WritingTarget, values: dict[str, Any], problems: Problems) -> None:
+    """Prompts that are generated at once; workers of the agent loop that share a rollout's completions evenly, where
+    verl's own number does not."""
     v1 = holds(">=0.9.0", to.version) and values.get("trainer.use_v1", True)
-    if v1 or holds("<0.7.0", to.version) or not (values.get(PROMPTS) and values.get(GROUP)):
+    portion, prompts, world = spec.rollout.prompts_per_generation_batch, values.get(PROMPTS), spec.topology.world_size
+    if portion is not None and problems.fits(
+        v1,
+        "rollout.prompts_per_generation_batch",
+        "None: RayPPOTrainer takes each fetched batch for a rollout",
+        (None,),
+    ):
+        values[GENERATION] = portion
+    if prompts and world >= 1 and holds("<0.5.0", to.version):
+        near = nearest_numbers(prompts, multiple_of=world)
+        dealt = f"verl 0.4 deals them out to {world} devices before they are repeated; fix: "
+        problems.fits(prompts % world == 0, "rollout.prompts_per_rollout", dealt + " or ".join(map(str, near)), near)
+    native = tables.BY_KEY[AGENT_WORKERS].default
+    if v1 or holds("<0.7.0", to.version) or not (prompts and values.get(GROUP)):
         return
-    rows = values[PROMPTS] * values[GROUP]
+    rows = prompts * values[GROUP]
     if rows % native:
         values[AGENT_WORKERS] = next(count for count in range(native, 0, -1) if rows % count == 0)
 

@@ -7,22 +7,23 @@ import re
 from collections.abc import Callable, Mapping
 
 from bashread.conditions import plain
+from bashread.filters import FILTERS, filtered
 from bashread.state import ExitLeft, LoopLeft, ReturnLeft, Shell
 from bashread.values import ASSUMED, DONE, Outcome, Unknown, Word
 
-Builtin = Callable[[Shell, list[Word], int, "str | None"], Outcome]
+Builtin = Callable[[Shell, list[Word], int, "Word | None"], Outcome]
 """A runner of a command, its own name included, on a line, with the here-document that is its input."""
 
 
-def _nothing(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _nothing(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     return Outcome(words[0].text != "false")
 
 
-def _ignored(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _ignored(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     return ASSUMED
 
 
-def _echo(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _echo(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     if shell.captured is None:
         return DONE
     arguments = [word.text for word in words[1:]]
@@ -36,7 +37,7 @@ def _echo(shell: Shell, words: list[Word], line: int, document: str | None) -> O
     return DONE
 
 
-def _cd(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _cd(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     folder, there = shell.value("PWD", line), [word.text for word in words[1:] if word.text != "--"]
     decided = len(there) == 1 and there[0] and not there[0].startswith(("-", "~")) and not shell.unknowns.of(there[0])
     if words[0].text == "cd" and decided and isinstance(folder, str) and not shell.unknowns.of(folder):
@@ -46,7 +47,7 @@ def _cd(shell: Shell, words: list[Word], line: int, document: str | None) -> Out
     return ASSUMED
 
 
-def _pwd(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _pwd(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     folder = shell.value("PWD", line)
     if shell.captured is not None:
         shell.captured.append(f"{folder}\n")
@@ -54,7 +55,7 @@ def _pwd(shell: Shell, words: list[Word], line: int, document: str | None) -> Ou
     return DONE
 
 
-def _part_of_path(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _part_of_path(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     """`basename PATH [SUFFIX]` and `dirname PATH` (coreutils 9.4), which ask no disk."""
     texts = [word.text for word in words]
     plain_words = all(text and not text.startswith("-") and not shell.unknowns.of(text) for text in texts[1:])
@@ -73,22 +74,22 @@ def _part_of_path(shell: Shell, words: list[Word], line: int, document: str | No
     return DONE
 
 
-def _cat(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _cat(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     if shell.captured is not None and document is not None and len(words) == 1:
-        shell.captured.append(document)
+        shell.captured.append(document.text)
         return DONE
-    shell.record(words, line)
+    shell.record(words, line, document)
     return ASSUMED
 
 
-def _printf(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _printf(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     if len(words) > 2 and words[1].text == "-v":
         shell.variables[words[2].text] = shell.unknowns.mark(Unknown(f"${words[2].text}", line))
     shell.decided_output = False
     return DONE
 
 
-def _seq(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _seq(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     numbers = [word.text for word in words[1:]]
     whole = all(number.removeprefix("-").isdigit() and len(number) < 10 for number in numbers)
     if shell.captured is None or not whole or not 1 <= len(numbers) <= 3:
@@ -102,21 +103,21 @@ def _seq(shell: Shell, words: list[Word], line: int, document: str | None) -> Ou
     return DONE
 
 
-def _test(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _test(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     texts = [word.text for word in words[1:]]
     if words[0].text == "[" and texts:
         texts.pop()
     return plain(texts, line, shell)
 
 
-def _let(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _let(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     outcome = DONE
     for word in words[1:]:
         outcome = shell.nonzero(word.text, line)
     return outcome
 
 
-def _leave(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _leave(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     name, said = words[0].text, words[1].text if len(words) > 1 else ""
     if name in ("exit", "return"):
         status = Outcome(int(said[:3]) == 0) if said.isascii() and said.isdigit() else ASSUMED
@@ -127,7 +128,7 @@ def _leave(shell: Shell, words: list[Word], line: int, document: str | None) -> 
     raise LoopLeft(name, int(levels[:3]) if levels.isascii() and levels.isdigit() else 1)
 
 
-def _shift(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _shift(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     count = words[1].text if len(words) > 1 else "1"
     if shell.positional and (shell.unknowns.of(count) or any(word.open for word in shell.positional)):
         shell.positional = [Word(shell.unknowns.mark(Unknown("$@", line)), line, open=True)]
@@ -136,7 +137,7 @@ def _shift(shell: Shell, words: list[Word], line: int, document: str | None) -> 
     return DONE
 
 
-def _set(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _set(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     texts = [word.text for word in words]
     if "--" in texts:
         shell.positional = words[texts.index("--") + 1 :]
@@ -145,14 +146,21 @@ def _set(shell: Shell, words: list[Word], line: int, document: str | None) -> Ou
     return DONE
 
 
-def _read(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _read(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
+    texts, cuts = [word.text for word in words], shell.prefix.get("IFS", "")
+    array = re.fullmatch(r"(?:read )?(?:-r )?-r?a (\w+)", " ".join(texts))
+    if array and document is not None and len(cuts) == 1 and cuts.strip() and not shell.unknowns.of(document.text):
+        parts = document.text.partition("\n")[0].split(cuts)  # IFS=, read -ra NAME <<< "$LIST"
+        parts = parts[: len(parts) - (not parts[-1])]
+        shell.variables[array[1]] = {place: Word(part, line) for place, part in enumerate(parts)}
+        return DONE
     for name in (*(word.text for word in words[1:]), "REPLY", "MAPFILE", "OPTARG", "OPTIND"):
         if name.isidentifier():
             shell.variables[name] = shell.unknowns.mark(Unknown(f"${name}", line))
     return ASSUMED
 
 
-def _getopts(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _getopts(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     """`getopts SPECIFICATION NAME [WORDS]`, each option in its own word; where a word is not known, all is open."""
     place = shell.variables.get("OPTIND", "1")
     if len(words) < 3 or not isinstance(place, str) or not place.isdigit():
@@ -186,7 +194,7 @@ def _getopts(shell: Shell, words: list[Word], line: int, document: str | None) -
     return DONE
 
 
-def _source(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _source(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     named = words[1].text if len(words) > 1 else ""
     text = None if not named or shell.unknowns.of(named) else shell.beside(named)
     if text is not None:
@@ -208,6 +216,7 @@ BUILTINS: Mapping[str, Builtin] = {
     **dict.fromkeys(("test", "["), _test),
     **dict.fromkeys(("source", "."), _source),
     **dict.fromkeys(("basename", "dirname"), _part_of_path),
+    **dict.fromkeys(FILTERS, filtered),
     "cat": _cat,
     "echo": _echo,
     "getopts": _getopts,

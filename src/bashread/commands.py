@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str | None = None) -> Outcome:
-    """Runs a simple command; extra: words of it that the grammar put elsewhere. document: its here-document."""
+def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: Word | None = None) -> Outcome:
+    """Runs a simple command; extra: words of it that the grammar put elsewhere. document: its input."""
     line = shell.at(node)
     prefix, rest = assignments(node.children)
     nodes: list[Node] = []
@@ -26,6 +27,8 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str 
             nodes += child.children or [child]
         elif child.type == "file_redirect":
             nodes += beyond(child)
+        elif child.type == "herestring_redirect":
+            document = here_string(shell, child)
         elif child.type in WORDS:
             nodes.append(child)
     words = shell.expanded([*nodes, *extra])
@@ -52,6 +55,12 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str 
         shell.prefix = before
 
 
+def here_string(shell: Shell, node: Node) -> Word | None:
+    """The text of `<<< WORD`."""
+    line, words = shell.at(node), [child for child in node.children if child.type in WORDS]
+    return Word(single(shell.raw(words[0]), line, shell) + "\n", line) if len(words) == 1 else None
+
+
 def _assigned(shell: Shell, nodes: Sequence[Node]) -> dict[str, str]:
     """The values of assignments that hold for one command, by name."""
     found = {}
@@ -62,7 +71,7 @@ def _assigned(shell: Shell, nodes: Sequence[Node]) -> dict[str, str]:
     return found
 
 
-def execute(shell: Shell, words: list[Word], line: int, document: str | None = None) -> Outcome:
+def execute(shell: Shell, words: list[Word], line: int, document: Word | None = None) -> Outcome:
     """Runs what the shell itself does, and records everything else."""
     name, arguments = words[0].text, words[1:]
     if name in shell.functions:
@@ -70,13 +79,13 @@ def execute(shell: Shell, words: list[Word], line: int, document: str | None = N
     return _outside(shell, words, line, document)
 
 
-def _outside(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _outside(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     """Runs what is not a function of the script."""
     name = words[0].text
     act = _RUNNERS.get(name) or BUILTINS.get(name)
     if act is not None:
         return act(shell, words, line, document)
-    shell.record(words, line)
+    shell.record(words, line, document)
     return ASSUMED
 
 
@@ -98,7 +107,7 @@ def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
         (shell.positional, shell.source, shell.base), shell.source_line = before, of_line
 
 
-def _nested(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _nested(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     """The commands `bash -c TEXT`, `bash <<EOF`; a script file is not opened."""
     inline, rest = False, words[1:]
     while rest and rest[0].text[:1] in ("-", "+"):
@@ -107,18 +116,18 @@ def _nested(shell: Shell, words: list[Word], line: int, document: str | None) ->
         rest = rest[2 if option in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file") else 1 :]
         if option in ("-", "--"):
             break
-    code = rest[0] if inline and rest else Word(document, line) if document is not None and not rest else None
-    if code is None or shell.unknowns.of(code.text):
+    code = rest[0] if inline and rest else document if not rest else None
+    if code is None or not _readable(shell, code.text):
         if not inline and rest:
             shell.remark("source", line, f"{words[0].text} {shell.unknowns.shown(rest[0].text)} is not followed")
         elif code is not None:
             shown = shell.unknowns.shown(code.text)[:60]
             shell.remark("not_read", line, f"{words[0].text} runs text that is not decided: {shown}")
-        shell.record(words, line)
+        shell.record(words, line, document)
         return ASSUMED
 
     def run() -> Outcome:
-        shell.run_text(code.text, code.line - 1)
+        shell.run_text(shell.unknowns.written(code.text), code.line - 1)
         return ASSUMED
 
     zero = shell.zero
@@ -131,29 +140,34 @@ def _nested(shell: Shell, words: list[Word], line: int, document: str | None) ->
             shell.zero = zero
 
 
-def _eval(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _eval(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     text = " ".join(word.text for word in words[1:])
-    if shell.unknowns.of(text):
+    if not _readable(shell, text):
         shell.remark("not_read", line, f"eval runs text that is not decided: {shell.unknowns.shown(text)[:60]}")
         shell.record([words[0], Word(text, line)], line)  # for whoever reads on
         return ASSUMED
-    return shell.run_text(text, line - 1)
+    return shell.run_text(shell.unknowns.written(text), line - 1)
 
 
-def _exec(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _readable(shell: Shell, text: str) -> bool:
+    """Whether a text is that of a command though something in it is not decided: no command begins with that."""
+    return not re.search(r"(?:^|[;&|({`\n]|\b(?:do|then|else)\b)\s*(?:\w+=\S*\s+)*\S*\0", text)
+
+
+def _exec(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     rest = words[3 if len(words) > 1 and words[1].text == "-a" else 1 :]
     if not rest:
         return DONE
     raise ExitLeft(line, _outside(shell, rest, line, document))
 
 
-def _builtin(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _builtin(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     if len(words) == 1 or words[1].text.startswith("-"):
         return ASSUMED
     return _outside(shell, words[1:], line, document)
 
 
-def _time(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+def _time(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     rest = words[1 + (len(words) > 1 and words[1].text == "-p") :]
     if rest and rest[0].text == "{":
         raise NotBash("time { is not read")

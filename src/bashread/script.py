@@ -27,13 +27,15 @@ class Argument(NamedTuple):
 class Command(NamedTuple):
     """A command that the script executes. only_if: what decides whether it runs at all; empty: it does. python_path:
     the value and the line, where the script gives it a PYTHONPATH without what that was before. assigned: what stands
-    in front of it (`NPROC_PER_NODE=8 program`), and what the script exports, where it is decided."""
+    in front of it (`NPROC_PER_NODE=8 program`), and what the script exports, where it is decided. document: its input,
+    where that is a here-document or the text of a pipe; its line is that of the text's first."""
 
     words: tuple[Argument, ...]
     line: int
     only_if: tuple[Unknown, ...] = ()
     python_path: Argument | None = None
     assigned: Mapping[str, str] = MappingProxyType({})
+    document: Argument | None = None
 
     @property
     def argv(self) -> tuple[str, ...]:

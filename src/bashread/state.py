@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bashread.arithmetic import NotArithmetic, evaluate
 from bashread.script import Argument, Command, Remark
-from bashread.syntax import parse
+from bashread.syntax import parse, piped
 from bashread.values import (
     ASSUMED,
     DEVICES_OF_A_NODE,
@@ -52,6 +52,10 @@ _COUNTS_DEVICES = re.compile(
     r"nvidia-smi[^;&]*\|\s*(wc\s+-l|grep\s+-c)|nvidia-smi\s+--query-gpu=count|torch\.cuda\.device_count\(\)"
 )
 """A command that prints how many devices the machine has."""
+_COUNTS_VISIBLE = re.compile(
+    r"CUDA_VISIBLE_DEVICES[^;&]*(awk\b[^|]*\bNF\b|\|\s*wc\s+-[lw])|\bNF\b[^|]*<<<[^|]*CUDA_VISIBLE_DEVICES"
+)
+"""A command that counts the devices that are listed for a process: all of the machine, where nobody says which."""
 
 _ARGUMENTS = re.compile(r"(^|_)(args?|arguments?|opts?|options?|flags?|extras?|overrides?)(_|$)", re.IGNORECASE)
 
@@ -168,6 +172,9 @@ class Shell:
         finally:
             output, decided = "".join(self.captured), self.decided_output and not self.remarks
             self.captured, self.decided_output, self.commands, self.remarks = before
+        if not decided and _COUNTS_VISIBLE.search(code) and "grep" not in code:
+            devices = self.env.get(DEVICES_OF_A_NODE)
+            return devices or self.unknowns.mark(Unknown(shown, line, (DEVICES_OF_A_NODE,)))
         return output.rstrip("\n") if decided else unknown
 
     def arithmetic(self, text: str, line: int) -> str:
@@ -218,15 +225,12 @@ class Shell:
         """Adds a `Remark`, once."""
         self.remarks[Remark(kind, line, text if len(text) <= 160 else f"{text[:157]}...")] = None
 
-    def record(self, words: list[Word], line: int) -> None:
-        """Adds a `Command` to those that would run."""
+    def record(self, words: list[Word], line: int, document: Word | None = None) -> None:
+        """Adds a `Command` to those that would run. document: its input."""
         if len(self.commands) >= MAX_COMMANDS:
             raise TooManyCommands(f"more than {MAX_COMMANDS:,} commands")
         self.decided_output = False
-        shown = tuple(
-            Argument(self.unknowns.shown(word.text), word.line, unknown, word.many or (word.open and _spread(unknown)))
-            for word, unknown in ((word, self.unknowns.of(word.text)) for word in words)
-        )
+        shown = tuple(map(self._argument, words))
         self.spend(sum(len(word.text) for word in shown))
         name = words[0].text
         if name.startswith("--") or ("=" in name and "." in name.partition("=")[0] and "/" not in name):
@@ -235,7 +239,14 @@ class Shell:
         own = {name: self.variables.get(name, self.env.get(name)) for name in self.exported}
         own |= self.prefix
         plain = {name: value for name, value in own.items() if isinstance(value, str) and not self.unknowns.of(value)}
-        self.commands.append(Command(shown, line, self.only_if, self._python_path(), plain))
+        given = document and self._argument(document)
+        self.commands.append(Command(shown, line, self.only_if, self._python_path(), plain, given))
+
+    def _argument(self, word: Word) -> Argument:
+        unknown = self.unknowns.of(word.text)
+        return Argument(
+            self.unknowns.shown(word.text), word.line, unknown, word.many or (word.open and _spread(unknown))
+        )
 
     def _python_path(self) -> Argument | None:
         value = self.variables.get(PYTHON_PATH)
@@ -346,7 +357,7 @@ class Shell:
             node = left.pop()
             if node.is_missing:
                 self.remark("not_read", self.at(node), f"a {node.type} is missing")
-            elif node.type == "ERROR":
+            elif node.type == "ERROR" and not piped(node):
                 shown = " ".join(self.raw(node).replace("\\", " ").split())
                 if shown:
                     self.remark("not_read", self.at(node), f"{shown[:40]} is not understood as bash")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bashread.assignments import assign, assign_all, declare, unset
-from bashread.commands import command
+from bashread.commands import command, here_string
 from bashread.conditions import bracket
 from bashread.patterns import matcher
 from bashread.state import ExitLeft, LoopLeft, Shell, Statements
 from bashread.syntax import WORDS, beyond, clauses
-from bashread.values import ASSUMED, DONE, NotBash, Outcome, TooManyCommands, Unknown, names_of
+from bashread.values import ASSUMED, DONE, NotBash, Outcome, TooManyCommands, Unknown, Word, names_of
 from bashread.words import heredoc, pattern, single
 
 if TYPE_CHECKING:
@@ -51,15 +51,41 @@ def _list(shell: Shell, node: Node) -> Outcome:
 
 def _pipeline(shell: Shell, node: Node) -> Outcome:
     parts = [child for child in node.children if child.is_named and child.type != "comment"]
-    shell.decided_output = False
+    return _in_turn(shell, parts, None, shell.at(node))
+
+
+def _in_turn(shell: Shell, parts: Sequence[Node], given: Word | None, line: int) -> Outcome:
+    """Runs the programs of a pipe, the first one with the input `given`: the text that one certainly prints is the
+    input of the next."""
+    printing, decided = shell.captured, shell.decided_output
     outcome = ASSUMED
     for part in parts:
         if (part.child_by_field_name("body") or part).type == "list":  # bash's a && (b | c)
-            outcome = shell.run(part)
+            given, outcome = None, shell.run(part)
             continue
-        with shell.subshell(), contextlib.suppress(ExitLeft):
-            shell.run(part)
+        shell.captured, shell.decided_output = [], True
+        try:
+            with shell.subshell(), contextlib.suppress(ExitLeft):
+                _with_input(shell, part, given)
+        finally:
+            text, known = "".join(shell.captured), shell.decided_output
+            shell.captured = printing
+        place = given.line if given is not None and given.text == text else line
+        given = Word(text, place) if known else None
+    shell.decided_output = decided and given is not None
+    if printing is not None and given is not None:
+        printing.append(given.text)
     return outcome
+
+
+def _with_input(shell: Shell, node: Node, given: Word | None) -> None:
+    if node.type != "command" or given is None:
+        shell.run(node)
+        return
+    try:
+        command(shell, node, (), given)
+    except NotBash as reason:
+        shell.remark("not_read", shell.at(node), str(reason))
 
 
 def _negated(shell: Shell, node: Node) -> Outcome:
@@ -75,7 +101,7 @@ def _exit_status(shell: Shell, node: Node) -> Unknown:
 
 def _redirected(shell: Shell, node: Node) -> Outcome:
     body = node.child_by_field_name("body")
-    document: str | None = None
+    document: Word | None = None
     extra: list[Node] = []
     pipes: list[Node] = []
     for child in node.children:
@@ -88,28 +114,44 @@ def _redirected(shell: Shell, node: Node) -> Outcome:
                     extra += beyond(part)
                 elif part.type in WORDS and part.start_byte > child.start_byte + 2:
                     extra.append(part)
+        elif child.type == "herestring_redirect":
+            document = here_string(shell, child)
         elif child.type == "file_redirect":
             extra += beyond(child)
             shell.decided_output = False
     if body is None:
         return DONE
-    outcome = command(shell, body, extra, document) if body.type == "command" else shell.run(body)
+    if pipes and pipes[0].type == "pipeline" and body.type == "command" and not extra:
+        outcome = _in_turn(shell, [body, *_stages(pipes.pop(0))], document, shell.at(node))
+    else:
+        outcome = command(shell, body, extra, document) if body.type == "command" else shell.run(body)
     for pipe in pipes:
         outcome = shell.block(pipe.children) if pipe.type != "command" else shell.run(pipe)
         shell.decided_output = False
     return outcome
 
 
-def _document(shell: Shell, node: Node) -> str:
+def _stages(node: Node) -> Iterator[Node]:
+    """The programs of a pipe behind a here-document, within which the grammar has another pipe."""
+    for child in node.children:
+        if child.type == "pipeline":
+            yield from _stages(child)
+        elif child.is_named and child.type != "comment":
+            yield child
+
+
+def _document(shell: Shell, node: Node) -> Word:
+    """The text of a here-document, on the line of its first."""
     start = next((child for child in node.children if child.type == "heredoc_start"), None)
     body = next((child for child in node.children if child.type == "heredoc_body"), None)
     if start is None or body is None:
-        return ""
+        return Word("", shell.at(node))
     text = shell.source[body.start_byte - body.start_point[1] : body.end_byte].decode("utf-8", "replace")
     if "<<-" in shell.raw(node)[:4]:
         text = "\n".join(line.lstrip("\t") for line in text.split("\n"))
     quoted = any(mark in shell.raw(start) for mark in "'\"\\")
-    return text if quoted else heredoc(text, shell.at(body), shell)
+    line = shell.at(body)
+    return Word(text if quoted else heredoc(text, line, shell), line)
 
 
 def _if(shell: Shell, node: Node) -> Outcome:

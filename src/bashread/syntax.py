@@ -106,10 +106,18 @@ def assignments(nodes: Sequence[Node]) -> tuple[list[tuple[Node, int]], list[Nod
 def beyond(redirect: Node) -> list[Node]:
     """The grammar counts every word after `> file` to the redirection; only the first is its destination."""
     words = [child for child in redirect.children if child.type in WORDS and child.type != "file_descriptor"]
+    pipe = next((child.start_byte for child in redirect.children if piped(child)), redirect.end_byte)
+    words = [child for child in words if child.start_byte < pipe]
     first = words[:1]
     while len(words) > len(first) and words[len(first)].start_byte == first[-1].end_byte:
         first.append(words[len(first)])
     return words[len(first) :]
+
+
+def piped(node: Node) -> bool:
+    """Whether a node is the pipe behind `<<EOF 2>&1`, which the grammar does not understand."""
+    parent = node.parent
+    return node.text == b"|" and parent is not None and parent.type == "file_redirect"
 
 
 def clauses(node: Node) -> tuple[list[Node], list[Node], list[Node]]:

@@ -87,6 +87,17 @@ class Unknowns:
         """The unknowns that `text` depends on."""
         return tuple(dict.fromkeys(self.known[int(number)] for number in MARK.findall(text)))
 
+    def written(self, text: str) -> str:
+        """`text` as a script that the grammar takes: a letter that hardly any script has stands for NUL."""
+        return text.replace("\0", _WRITTEN)
+
+    def taken(self, raw: str) -> str:
+        """The raw text of a script with the marks that were `written` into it."""
+        if _WRITTEN not in raw:
+            return raw
+        known = len(self.known)
+        return _WRITTEN_MARK.sub(lambda one: f"\0{one[1]}\0" if int(one[1]) < known else one[0], raw)
+
     def given_by(self, text: str, name: str) -> str:
         """`text` where `name` decides what nothing else would: `${DEVICE:-$(probe)}` is decided by `--env DEVICE`."""
 
@@ -136,3 +147,5 @@ class ExpansionScope(Protocol):
 
 
 MARK = re.compile("\0(\\d+)\0")
+_WRITTEN = "\ue000"
+_WRITTEN_MARK = re.compile(f"{_WRITTEN}([0-9]{{1,6}}){_WRITTEN}")

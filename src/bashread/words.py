@@ -123,7 +123,7 @@ def _split(events: Iterator[_Event], line: int, separators: str) -> list[Word]:
                         current, at = [], item.line
                     if piece:
                         current.append(piece)
-                        undecided |= item.open or (event.kind == "split" and "\0" in piece)
+                        undecided |= item.open or (event.kind != "quoted" and "\0" in piece)
                         many |= item.many or (item.open and event.items is not None)
     close()
     return done
@@ -139,6 +139,7 @@ def _events(raw: str, line: int, scope: ExpansionScope, mode: _Mode = "word") ->
     """The pieces of `raw`; mode "quotes": within double quotes; "alternative": there, after `:-`, where further ones
     say nothing; "document": in a here-document."""
     scope.spend(len(raw) + 1)
+    raw = scope.unknowns.taken(raw)
     kind: Literal["quoted", "literal"] = "literal" if mode == "word" else "quoted"
     place = start = 0
     while place < len(raw):

@@ -13,8 +13,7 @@ from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.findings import HEADERS, Finding, Fix, Verdict, counts, rows_of
-from batchbridge.reading.asked import asked_for
+from batchbridge.meaning.findings import Finding, Fix, Verdict, counts
 from batchbridge.reading.read import read, unnamed
 
 if TYPE_CHECKING:
@@ -139,10 +138,11 @@ class Check:
 
     def _repr_html_(self) -> str:
         from batchbridge.meaning import notebook  # only notebooks ask
+        from batchbridge.meaning.findings_in_notebooks import findings_table
 
         said = f"{self.name}: {self.reading.framework} {self.reading.framework_version or ''}".rstrip()
         title = f"{said}: {self.verdict}, {counts(self.findings)}"
-        return notebook.fragment(title, notebook.table(HEADERS, rows_of(self.findings)))
+        return notebook.fragment(title, findings_table(self.findings))
 
 
 class Explanation(Check):
@@ -204,7 +204,10 @@ def explain(
             argument is given.
         ValueError: A size is below 1.
     """
-    version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus, env)
+    if nodes is not None or gpus is not None or framework_version is not None:
+        from batchbridge.reading.asked import asked_for
+
+        version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus, env)
     said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
     return Explanation(**_fields(source, name, framework, version, None, said))
 
@@ -251,7 +254,10 @@ def check(
             argument is given.
         ValueError: A size is below 1; `expect` has a name that a run has not.
     """
-    version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus, env)
+    if nodes is not None or gpus is not None or framework_version is not None:
+        from batchbridge.reading.asked import asked_for
+
+        version, world_size, env = asked_for(version, framework_version, world_size, nodes, gpus, env)
     said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
     fields = _fields(source, name, framework, version, keep, said)
     departing: tuple[Finding, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -137,14 +138,37 @@ def test_every_framework_s_script_is_edited_or_the_setting_is_named(framework: s
     assert not Path("four.sh").exists()
 
 
-def test_a_value_that_a_variable_gives_is_left_to_the_user(typed: Run) -> None:
-    Path("run.sh").write_text(text_of("verl"), encoding="utf-8")
+@pytest.mark.parametrize(
+    ("above", "word", "edited"),
+    [
+        ("", "${GPUS:-8}", "trainer.n_gpus_per_node=${GPUS:-4}"),
+        ("", '"${GPUS-8}"', 'trainer.n_gpus_per_node="${GPUS-4}"'),
+        ("GPUS=8\n", "$GPUS", "GPUS=4"),
+        ("export GPUS=${GPUS:-8}  # of a node\n", '"${GPUS}"', "export GPUS=${GPUS:-4}  # of a node"),
+    ],
+)
+def test_a_value_is_changed_where_a_variable_says_it(above: str, word: str, edited: str, typed: Run) -> None:
+    script = above + text_of("verl").replace("GPUS=${GPUS:-8}\n", "").replace("$GPUS", word)
+    Path("run.sh").write_text(script, encoding="utf-8")
+    scale = ("scale", "run.sh", "--framework-version", "0.9.1", "--world-size", "4", "--apply", "1", "-o", "four.sh")
+    code, out, _ = typed(*scale)
+    assert code == 0, out
+    _, added = changed(script, Path("four.sh").read_text(encoding="utf-8"))
+    assert added.removeprefix("+").strip(" \\") == edited
+
+
+@pytest.mark.parametrize(
+    ("above", "word"),
+    [("", "$((GPUS))"), ('GPUS=8\nif [ -n "$X" ]; then GPUS=8; fi\n', "$GPUS"), ("OF=8\nGPUS=$OF\n", "$GPUS")],
+)
+def test_a_value_that_several_places_decide_is_left_to_the_user(above: str, word: str, typed: Run) -> None:
+    script = (above or "GPUS=8\n") + text_of("verl").replace("GPUS=${GPUS:-8}\n", "").replace("$GPUS", word)
+    Path("run.sh").write_text(script, encoding="utf-8")
     scale = ("scale", "run.sh", "--framework-version", "0.9.1", "--world-size", "4", "--apply", "1", "-o", "four.sh")
     code, out, _ = typed(*scale)
     assert code == 2
-    assert out == (
-        "run.sh is not edited\n  line 20 does not say trainer.n_gpus_per_node as one plain word: set it to 4 there\n"
-    )
+    said = r"  line \d+ does not say trainer.n_gpus_per_node as one plain word: set it to 4 there\n"
+    assert re.fullmatch(f"run.sh is not edited\n{said}", out)
     assert not Path("four.sh").exists()
 
 

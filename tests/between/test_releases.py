@@ -289,7 +289,7 @@ def test_a_known_commit_that_the_user_names_is_the_version_of_its_code(recipe: P
     assert batchbridge.check(recipe, framework="trl", world_size=2, version=commit[:6]).verdict == "undecided"
 
 
-def test_a_branch_may_take_what_not_every_release_refuses(recipe: Path) -> None:
+def test_a_branch_may_take_what_releases_refuse(recipe: Path) -> None:
     """The older ones lack the first key, the newer ones the second: no release is right, and the branch is none."""
     program, size = recipe.with_name("train.py"), "per_device_train_batch_size=8, num_generations=8"
     args = f"args=GRPOConfig('o', {size}, KEYS)"
@@ -305,7 +305,11 @@ def test_a_branch_may_take_what_not_every_release_refuses(recipe: Path) -> None:
     (taken,) = settled(program, read(program, world_size=2), world_size=2).wrong
     assert taken.undecided
     program.write_text(text.replace("num_generations=8, KEYS", "num_generations=7"))
-    assert batchbridge.check(program, world_size=2).verdict == "invalid"  # no release takes it
+    found = batchbridge.check(program, world_size=2)
+    assert found.verdict == "undecided"  # the branch may be older than all that are known, or newer
+    assert "as 1.16.0 would, and every other known release: per_device_train_batch_size 8" in str(found)
+    Path("requirements.txt").unlink()
+    assert batchbridge.check(program, world_size=2).verdict == "invalid"
 
 
 def test_a_version_between_two_releases_that_differ_is_undecided(recipe: Path) -> None:

@@ -1,4 +1,4 @@
-"""`check` stays within 150 ms of CPU on what users have, launch scripts and recipes.
+"""`check` stays within 150 ms of CPU on what users have, launch scripts, recipes and Python programs.
 
 What a command imports is held: kilobytes of BatchBridge's own source, which decide how long it takes where no
 bytecode is cached, and modules that cost more than they give. The bars in milliseconds are for a processor on which
@@ -24,6 +24,7 @@ SCRIPT_MS = 150
 """A script of a folder, under every known version of verl: 200 in 15 s on two cores."""
 OWN_KB = {
     "trl, YAML": 905,
+    "trl, Python": 1155,
     "open_r1, script and recipe": 1110,
     "verl, script": 1215,
     "easyr1, script": 1010,
@@ -51,6 +52,7 @@ NEVER = {
 """Modules that none of these commands imports."""
 NAMES = (
     "trl, YAML",
+    "trl, Python",
     "open_r1, script and recipe",
     "verl, script",
     "easyr1, script",

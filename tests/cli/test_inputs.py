@@ -390,6 +390,14 @@ def test_latest_is_the_newest_release_and_main_is_none(run: Run) -> None:
     assert "main of git's is named, which is no release: trl " in scaled[1]  # scale goes on as check does
 
 
+def test_a_number_of_nodes_alone_answers_a_script_that_says_the_devices_of_a_node(run: Run) -> None:
+    launch = "accelerate launch --num_processes $((8 * $SLURM_NNODES)) -m trl.scripts.grpo --num_generations 8\n"
+    Path("run.sh").write_text(launch)
+    asked = ("check", "run.sh", *KNOWN[:2])
+    assert "16 devices" in run(*asked, "--nodes", "2")[1].splitlines()[0]
+    assert "--nodes needs --gpus" in run("check", "--framework", "trl", "--set", "num_generations=8", "--nodes", "2")[2]
+
+
 def test_choosing_a_python_is_no_warning_and_sourcing_settings_is_one(run: Run) -> None:
     Path("train.yaml").write_text(VALID)
     launch = "accelerate launch --num_processes 1 train.py --config train.yaml\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
@@ -45,6 +46,13 @@ def test_what_takes_two_seconds_gets_a_bar_that_reaches_the_end(
 
 def test_what_is_quick_gets_none(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     assert shown(monkeypatch, Terminal(), clock, each=0.19) == ""
+
+
+def test_what_is_done_gets_none(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    for _ in _progress.progress(range(1), 1, "counted"):
+        clock[0] += 60
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]  # a Terminal
 
 
 def test_a_pipe_and_a_file_get_none(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:

@@ -478,6 +478,22 @@ def _same(words: tuple[Argument, ...], recorded: list[str]) -> bool:
 
 
 def test_a_grammar_whose_extension_is_not_found_is_imported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = argvs("echo a | cat")
+    before = argvs("echo a | sort")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert argvs("echo a | cat") == before == [["cat"]]
+    assert argvs("echo a | sort") == before == [["sort"]]
+
+
+@pytest.mark.parametrize("runs", ["eval", "bash -c", "bash <<<"])
+def test_a_text_with_an_unknown_argument_runs_and_one_with_an_unknown_command_is_told(runs: str) -> None:
+    script = read_script(f"{runs} \"N=4; show a=$X n=$((2 * 2)) '[$X]' $(( $X + 1 )) | cat\"")
+    (command,) = script.commands[:1]
+    assert [word.text for word in command.words] == ["show", "a=$X", "n=4", "[$X]", "$(($X + 1))"]
+    assert [bool(word.unknown) for word in command.words] == [False, True, False, True, True]
+    assert script.remarks == ()
+    for text in ("$X show a", "true; $X", "A=$X show a", "(cd /x && $X)"):
+        assert kinds(read_script(f'{runs} "{text}"')) == ["not_read"], text
+
+
+def test_a_letter_that_stands_for_a_mark_is_none_where_a_script_has_it() -> None:
+    script = read_script('eval "show a=$X \ue0007\ue000 \ue000x\ue000"')
+    assert [word.text for word in script.commands[0].words] == ["show", "a=$X", "\ue0007\ue000", "\ue000x\ue000"]

@@ -38,6 +38,26 @@ def test_nodes_and_gpus_answer_the_machines_questions(tmp_path: Path) -> None:
     assert reading.spec.topology.world_size == 16
 
 
+@pytest.mark.parametrize(
+    "count",
+    [
+        *("echo $CUDA_VISIBLE_DEVICES | awk -F',' '{print NF}'", "echo $CUDA_VISIBLE_DEVICES | tr ',' '\\n' | wc -l"),
+        *("echo \"$CUDA_VISIBLE_DEVICES\" | tr ',' ' ' | wc -w", "awk -F, '{print NF}' <<< \"$CUDA_VISIBLE_DEVICES\""),
+    ],
+)
+def test_devices_that_a_script_lists_are_counted_and_those_that_nobody_lists_are_asked_for(
+    tmp_path: Path, count: str
+) -> None:
+    text = COUNTED.replace("nvidia-smi -L | wc -l", count)
+    assert {fix.text for one in read(tmp_path, text, nodes="1").findings for fix in one.fixes} >= {
+        "say how many devices a node has: --gpus DEVICES"
+    }
+    assert read(tmp_path, text, nodes="1", gpus="8").derived["completions_per_step"] == 256
+    listed = text.replace("\n", "\nexport CUDA_VISIBLE_DEVICES=0,1,2,5\n", 1)
+    assert read(tmp_path, listed, nodes="1").derived["completions_per_step"] == 128
+    assert read(tmp_path, listed, nodes="1", gpus="8").derived["completions_per_step"] == 128
+
+
 def test_the_schedulers_lines_answer_them_too(tmp_path: Path) -> None:
     asked = "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
     reading = read(tmp_path, COUNTED.replace("\n", f"\n{asked}", 1))

@@ -32,7 +32,7 @@ num_generations: 14
 COMMAND = """#!/bin/bash
 GROUP=5
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
-    actor_rollout_ref.rollout.n=$GROUP actor_rollout_ref.actor.ppo_mini_batch_size=32 trainer.n_gpus_per_node=8
+    actor_rollout_ref.rollout.n=$((GROUP)) actor_rollout_ref.actor.ppo_mini_batch_size=32 trainer.n_gpus_per_node=8
 """
 PROGRAM = """from trl import GRPOConfig, GRPOTrainer
 é = "two bytes"; args = GRPOConfig(output_dir="out", per_device_train_batch_size=8, num_generations=len(é))

@@ -4,6 +4,8 @@ saves files. What its commands print is what the page shows; `docs/make_outputs.
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import make_outputs
@@ -154,3 +156,24 @@ def test_a_block_that_needs_a_package_is_typed_where_it_is_installed(
     new = make_outputs.brought_up_to_date(page, tmp_path)
     assert ("said\n/mine\n" in new) is there
     assert ("\nold\n" in new) is not there
+
+
+def words_of_image(text: str) -> list[str]:
+    """The command that a container of this Dockerfile runs."""
+    parts = dict(line.split(maxsplit=1) for line in text.splitlines())
+    return [*json.loads(parts["ENTRYPOINT"]), *json.loads(parts["CMD"])]
+
+
+def test_the_image_for_ci_runs_the_command_of_the_page() -> None:
+    """The image itself is built by no test: no machine of ours has Docker."""
+    page = ROOT / "docs/howto/check_in_ci.md"
+    blocks = make_outputs.blocks(page)
+    (image,) = [block.text for block in blocks if block.title == "Dockerfile"]
+    assert len(image.splitlines()) == 5
+    (python,) = re.findall(r"FROM python:(3\.\d+)-slim\n", image)
+    assert f'"Programming Language :: Python :: {python}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert "RUN pip install --no-cache-dir batchbridge\n" in image
+    (shown,) = {command for block in blocks for command, _ in block.commands if command == "batchbridge check recipes"}
+    assert words_of_image(image) == shown.split()
+    assert words_of_image(image.replace('"recipes"', '"recipe"')) != shown.split()
+    assert f"uvx {shown}" in " ".join(page.read_text(encoding="utf-8").split())

@@ -15,6 +15,7 @@ from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
     EPOCHS,
+    GENERATION,
     GLOBAL_MICRO,
     GROUP,
     MICRO,
@@ -91,10 +92,10 @@ def _whole_dataset(run: VerlRun) -> tuple[Fix, ...]:
     return (fix({PROMPTS: prompts}),) if prompts >= run[MINI] else ()
 
 
-@RULES.add(BUILDING, "BB-VERL-049", PROMPTS, "data.gen_batch_size", fixes=_whole_dataset, core="BB113")
+@RULES.add(BUILDING, "BB-VERL-049", PROMPTS, GENERATION, fixes=_whole_dataset, core="BB113")
 @says("AssertionError: Train dataloader is empty!", "verl 0.9.1 ray_trainer.py:427")
 def _no_rollout(run: VerlRun) -> str | None:
-    size = run["data.gen_batch_size"] if run["data.gen_batch_size"] and not run.v1 else run[PROMPTS]
+    size = run.fetched
     if run.prompts_in_dataset is None or run.prompts_in_dataset >= size:
         return None
     return f"the dataset's {run.prompts_in_dataset} prompts do not fill one batch of {size} prompts: nothing is trained"

@@ -42,7 +42,8 @@ def _uneven(run: VerlRun, mini: str, step: str, replicas: int | None) -> str | N
 
 def _group_fixes(run: VerlRun) -> tuple[Fix, ...]:
     others = either((PREFIX_GROUPER, False), (BALANCE, False))(run)
-    return (*near(run, (PROMPTS,), lambda v: v[PROMPTS] % (run.replicas or 1) == 0), *others)
+    by = run.fetched_by
+    return (*near(run, (by,), lambda v: v[by] % (run.replicas or 1) == 0), *others)
 
 
 @RULES.add(GENERATING, "BB-VERL-092", PROMPTS, PREFIX_GROUPER, BALANCE, *DEVICES, fixes=_group_fixes)
@@ -54,11 +55,11 @@ def _group_fixes(run: VerlRun) -> tuple[Fix, ...]:
 def _groups_over_replicas(run: VerlRun) -> str | None:
     if run.v1 or not run[PREFIX_GROUPER] or not run[BALANCE] or not run.plain or not run.replicas:
         return None
-    if run[PROMPTS] % run.replicas == 0:
+    if run.fetched % run.replicas == 0:
         return None
     return (
-        f"{PROMPTS} = {run[PROMPTS]} groups are not a multiple of {run.replicas} replicas, to which balancing deals an "
-        f"equal number of whole groups where {PREFIX_GROUPER} is on"
+        f"{run.fetched_by} = {run.fetched} groups are not a multiple of {run.replicas} replicas, to which balancing "
+        f"deals an equal number of whole groups where {PREFIX_GROUPER} is on"
     )
 
 
@@ -176,12 +177,11 @@ def _steps_of(run: VerlRun) -> tuple[int, ...]:
 @RULES.add(UPDATING, "BB-VERL-022", PROMPTS, MINI, fixes=whole_steps, core="BB108", text=printed.MINI_BATCHES_OF_A_RANK)
 @says(_ITERATOR, _ITERATOR_SOURCE, ENGINE_WORKERS)
 def _remainder_asserts(run: VerlRun) -> str | None:
-    if run.v1 or run.legacy or not remainder(run) or run[PROMPTS] < run[MINI]:
+    if run.v1 or run.legacy or not remainder(run) or run.fetched < run[MINI]:
         return None
     return (
-        f"{PROMPTS} = {run[PROMPTS]} prompts are not a multiple of {MINI} = {run[MINI]} prompts: the last optimizer "
-        "step "
-        "of a rollout is not whole"
+        f"{run.fetched_by} = {run.fetched} prompts are not a multiple of {MINI} = {run[MINI]} prompts: the last "
+        "optimizer step of a rollout is not whole"
     )
 
 
@@ -195,11 +195,11 @@ def remainder(run: VerlRun) -> int:
 @RULES.add(UPDATING, "BB-VERL-055", PROMPTS, MINI, DYNAMIC, fixes=mini_fixes(ACTOR))
 @says(_ITERATOR, _ITERATOR_SOURCE, ENGINE_WORKERS)
 def _dynamic_smaller_than_mini(run: VerlRun) -> str | None:
-    if run.v1 or run[PROMPTS] >= run[MINI] or not run[DYNAMIC] or not run.plain:
+    if run.v1 or run.fetched >= run[MINI] or not run[DYNAMIC] or not run.plain:
         return None
     return (
-        f"{PROMPTS} = {run[PROMPTS]} prompts are fewer than {MINI} = {run[MINI]} prompts, which use_dynamic_bsz leaves "
-        "unchecked: verl fails at the first update"
+        f"{run.fetched_by} = {run.fetched} prompts are fewer than {MINI} = {run[MINI]} prompts, which use_dynamic_bsz "
+        "leaves unchecked: verl fails at the first update"
     )
 
 

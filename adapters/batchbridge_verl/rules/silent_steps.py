@@ -14,6 +14,7 @@ from batchbridge_verl.run import (
     CRITIC_WARMUP,
     EPOCHS,
     FULLY_ASYNC,
+    GENERATION,
     GROUP,
     MINI,
     PROMPTS,
@@ -25,7 +26,7 @@ from batchbridge_verl.run import (
 from batchbridge_verl.settings import ACTOR, CRITIC, PREFIX_GROUPER, holds
 
 _REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
-_GENERATION, _MOST_GENERATIONS = "data.gen_batch_size", "algorithm.filter_groups.max_num_gen_batches"
+_MOST_GENERATIONS = "algorithm.filter_groups.max_num_gen_batches"
 _WORKERS, _OVERLONG = "data.dataloader_num_workers", "data.filter_overlong_prompts"
 _CRITIC_MINI, _SHUFFLE, _LEGACY = f"{CRITIC}ppo_mini_batch_size", f"{ACTOR}shuffle", "trainer.use_legacy_worker_impl"
 _SAVE, _RESUME = "trainer.save_freq", "trainer.resume_mode"
@@ -149,32 +150,32 @@ def _groups_bound_ignored(run: VerlRun) -> str | None:
     return f"{_MOST_GENERATIONS} = {run[_MOST_GENERATIONS]} is ignored by the V1 trainer"
 
 
-@RULES.add(SILENT, "BB-VERL-040", _GENERATION, FILTERED, _REFILL, fixes=setting(_GENERATION, None))
+@RULES.add(SILENT, "BB-VERL-040", GENERATION, FILTERED, _REFILL, fixes=setting(GENERATION, None))
 @says("gen_batch_size is overridden to 1 with a warning", "verl 0.9.1 trainer/ppo/v1/trainer_base.py:731")
 def _generation_batch_ignored(run: VerlRun) -> str | None:
-    if not run.v1 or run[_GENERATION] in (None, 1):
+    if not run.v1 or run[GENERATION] in (None, 1):
         return None
     asynchronous = run.entry == "main_ppo" and run[TRAINER_MODE] != "sync"
     if not (run[FILTERED] or run[_REFILL] or asynchronous):
         return None
     when = "where groups are filtered or refilled, or generated asynchronously"
-    return f"{_GENERATION} = {run[_GENERATION]} is overridden to 1 {when}"
+    return f"{GENERATION} = {run[GENERATION]} is overridden to 1 {when}"
 
 
-@RULES.add(SILENT, "BB-VERL-040", _GENERATION, PROMPTS, fixes=setting(_GENERATION, None))
+@RULES.add(SILENT, "BB-VERL-040", GENERATION, PROMPTS, fixes=setting(GENERATION, None))
 @says(
     "steps per epoch are len(dataset) // train_batch_size in V1, the data loader's length in V0",
     "verl 0.9.1 trainer/ppo/v1/trainer_base.py; ray_trainer.py:407",
 )
 def _epochs_misaligned(run: VerlRun) -> str | None:
-    size = run[_GENERATION]
+    size = run[GENERATION]
     if size is None or size == run[PROMPTS] or (run.v1 and (run[FILTERED] or run[_REFILL])):
         return None
-    if _GENERATION in taken_by_program(run.own_program):
+    if GENERATION in taken_by_program(run.own_program):
         return None
     counted = "epochs are counted in rollouts and end elsewhere than the data does"
     taken = f"the trainer takes every fetched batch for a rollout, of {size} prompts"
-    return f"{_GENERATION} = {size} is not {PROMPTS} = {run[PROMPTS]}: {counted if run.v1 else taken}"
+    return f"{GENERATION} = {size} is not {PROMPTS} = {run[PROMPTS]}: {counted if run.v1 else taken}"
 
 
 @RULES.add(NOTE, "BB-VERL-046", "data.seed", "data.shuffle", fixes=setting("data.seed", 42))
@@ -208,7 +209,7 @@ def _idle_warmup(run: VerlRun) -> str | None:
 
 
 def _reached(run: VerlRun) -> tuple[Fix, ...]:
-    per_epoch = (run.prompts_in_dataset or 0) // run[PROMPTS]
+    per_epoch = (run.prompts_in_dataset or 0) // run.fetched
     epochs = math.ceil(run[TOTAL_STEPS] / per_epoch)
     return fix({TOTAL_STEPS: run[TOTAL_EPOCHS] * per_epoch}), fix({TOTAL_EPOCHS: epochs})
 
@@ -219,7 +220,7 @@ def _ends_before(run: VerlRun) -> str | None:
     steps, prompts = run[TOTAL_STEPS], run.prompts_in_dataset
     if steps is None or prompts is None or not run.plain or run.entry == FULLY_ASYNC:
         return None
-    rollouts = run[TOTAL_EPOCHS] * (prompts // run[PROMPTS])
+    rollouts = run[TOTAL_EPOCHS] * (prompts // run.fetched)
     if not 0 < rollouts < steps:
         return None
     return (
@@ -231,7 +232,7 @@ def _ends_before(run: VerlRun) -> str | None:
 def _exhausted_at(run: VerlRun) -> int | None:
     """The first saved step that ends an epoch, of those after which an epoch follows."""
     prompts, every = run.prompts_in_dataset, run[_SAVE]
-    per_epoch = 0 if prompts is None or not run.plain else prompts // run[PROMPTS]
+    per_epoch = 0 if prompts is None or not run.plain else prompts // run.fetched
     if per_epoch < 1 or every < 1 or run[_RESUME] == "disable":
         return None
     step = math.lcm(per_epoch, every)
@@ -252,7 +253,7 @@ def _resumed_at_an_epochs_end(run: VerlRun) -> str | None:
     if run.entry == FULLY_ASYNC or (step := _exhausted_at(run)) is None:
         return None
     left_out = "the next epoch is left out"
-    if step == (run[TOTAL_EPOCHS] - 1) * ((run.prompts_in_dataset or 0) // run[PROMPTS]):
+    if step == (run[TOTAL_EPOCHS] - 1) * ((run.prompts_in_dataset or 0) // run.fetched):
         left_out = "no rollout is left"
     return f"{_SAVE} = {run[_SAVE]} saves at step {step}, an epoch's end: in a run that is resumed from it {left_out}"
 

@@ -141,10 +141,11 @@ def _rollout_fixes(run: VerlRun) -> tuple[Fix, ...]:
 @says("AssertionError: real_train_batch_size (...) must be divisible by minimal possible batch size (...)", VALIDATE)
 def _rollout_over_devices(run: VerlRun) -> str | None:
     minimal = _minimal(run)
-    if not minimal or run.completions_per_rollout % minimal == 0:
+    completions = run[PROMPTS] * run[GROUP]
+    if not minimal or completions % minimal == 0:
         return None
     what = f"{minimal} devices" if run.engine != "megatron" else f"replicas x micro-batch = {minimal}"
-    asked = f"{product(run, PROMPTS)} is {run.completions_per_rollout} completions"
+    asked = f"{product(run, PROMPTS)} is {completions} completions"
     return f"{asked}, which is not a multiple of {what}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit import Variable, neighbours
-from batchbridge_verl.run import DYNAMIC, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, VerlRun
+from batchbridge_verl.run import DYNAMIC, GENERATION, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, VerlRun
 
 VerlFixes = Callable[[VerlRun], tuple[Fix, ...]]
 
@@ -18,7 +18,14 @@ WORLD = "devices"
 
 def near(run: VerlRun, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:
     """The nearest legal values of `keys`, one at a time where that suffices."""
-    present = {PROMPTS: run[PROMPTS], GROUP: run[GROUP], MINI: run[MINI], MICRO: run.micro or 1, WORLD: run.world}
+    present = {
+        PROMPTS: run[PROMPTS],
+        GENERATION: run.fetched,
+        GROUP: run[GROUP],
+        MINI: run[MINI],
+        MICRO: run.micro or 1,
+        WORLD: run.world,
+    }
     sizes = [Variable(key, max(present[key], 1)) for key in keys]
     return tuple(fix(change) for change in neighbours(sizes, lambda changed: legal({**present, **changed})))
 
@@ -63,12 +70,12 @@ def mini_fixes(role: str) -> VerlFixes:
 
 def whole_steps(run: VerlRun) -> tuple[Fix, ...]:
     """Sizes with which a rollout is whole mini-batches, and a mini-batch whole replicas."""
-    per_replica = shared(run)
+    per_replica, by = shared(run), run.fetched_by
 
     def legal(v: Mapping[str, int]) -> bool:
-        return v[PROMPTS] % v[MINI] == 0 and v[MINI] * v[GROUP] * per_replica % v[WORLD] == 0
+        return v[by] % v[MINI] == 0 and v[MINI] * v[GROUP] * per_replica % v[WORLD] == 0
 
-    return near(run, (MINI, PROMPTS), legal)
+    return near(run, (MINI, by), legal)
 
 
 def whole_shares(run: VerlRun) -> tuple[Fix, ...]:

@@ -62,7 +62,9 @@ _OPTIONS = (
         help="Default: the project's setting, what is installed, or what the repository pins.",
     ),
     click.option("--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy."),
-    click.option("--nodes", type=SIZE, metavar="NODES", help="With --gpus, instead of --world-size."),
+    click.option(
+        "--nodes", type=SIZE, metavar="NODES", help="With --gpus, instead of --world-size; alone for a launch script."
+    ),
     click.option("--gpus", type=SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),
     click.option("--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset."),
     click.option(
@@ -157,7 +159,9 @@ def asked_for(
         framework = named_framework("--framework", framework)
     if file is not None and CODE.fullmatch(file) and not os.path.lexists(file):
         raise click.UsageError(f"{file}: there is no such file; tip: a rule has a page: batchbridge rule {file}")
-    world_size = devices(world_size, nodes, gpus) or of_file.get("world_size")
+    in_script = file is not None and Path(file).suffix.lower() in files.SCRIPTS  # which may say the devices of a node
+    counted = devices(world_size, None if in_script and gpus is None else nodes, gpus)
+    world_size = counted or of_file.get("world_size")
     overrides = dict(_setting(text) for text in settings)
     said = {"--nodes": nodes if gpus is None else nodes or 1, "--gpus": gpus}
     variables = {name: str(number) for name, number in said.items() if number is not None}

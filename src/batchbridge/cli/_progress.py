@@ -28,7 +28,7 @@ def progress(items: Iterable[_T], length: int, label: str) -> Iterator[_T]:
     for item in iterator:
         yield item
         done += 1
-        if time.monotonic() - started >= PATIENCE_S:
+        if done < length and time.monotonic() - started >= PATIENCE_S:  # a bar of what is done says nothing
             break
     else:
         return

@@ -42,6 +42,7 @@ COMMANDS = {
     "adapters": "List the installed adapters and what is wrong with plugins.",
     "new-adapter": "Begin an adapter for another framework.",
     "ledger": "Show, compare, verify or export the ledgers of runs.",
+    "demo": "Write a recipe to try the other commands on.",
     "try": "Train a tiny model with a framework on this CPU, as it is and wrapped.",
 }
 """Command name to its line in `--help`; its body is `command` of the module of that name, or of `BODIES`."""
@@ -77,6 +78,7 @@ EXAMPLES = {
         "export runs/a --parquet run.parquet",
         "verify runs/a",
     ),
+    "demo": ("",),
     "try": ("trl", "verl --folder runs/tried"),
 }
 """Arguments that a command's `--help` shows."""

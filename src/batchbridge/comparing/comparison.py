@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from batchbridge.contract.reading import Reading
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
-from batchbridge.meaning.findings import missing
+from batchbridge.meaning.findings import Finding
 
 DifferenceKind = Literal["differs", "unknown", "same"]
 """The kind of a difference. differs: another meaning. unknown: one side does not say. same: other values, and yet no
@@ -131,3 +132,9 @@ class Comparison:
             "example_devices": self.example_devices,
             "not_compared": {"a": list(self.not_compared[0]), "b": list(self.not_compared[1])},
         }
+
+
+def missing(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The reasons why a reading has no meaning, each with its code, a sentence for a person."""
+    open_ones = (found for found in findings if found.undecided or found.severity == "error")
+    return tuple(dict.fromkeys(f"{found.code} {' '.join(found.message.split())}" for found in open_ones))

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from batchbridge.comparing.comparison import Comparison
+from batchbridge.comparing.comparison import Comparison, missing
 from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
 from batchbridge.comparing.effects import EFFECTS, FieldEffect, leaves
 from batchbridge.comparing.nearest_spec import in_usual_form, project
@@ -26,7 +26,6 @@ from batchbridge.kit.key_table import settings_in
 from batchbridge.kit.versions import includes, readable
 from batchbridge.meaning.advantages import RULED
 from batchbridge.meaning.briefs import brief, many
-from batchbridge.meaning.findings import missing
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.asked import asked_for
 from batchbridge.reading.files import load_source

@@ -1,6 +1,7 @@
 """Changes of single settings in a launch script and in a Python program: every other character stays as it is.
 
-A text is only changed where it says a setting as one plain word. Whoever changes it reads the result back.
+A text is only changed where it says a setting as one plain word, or as one variable whose value, or default, is a plain
+word that stands once. Whoever changes it reads the result back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from batchbridge.errors import CannotEdit
 
 _VALUE = r"[\w.+:/-]+"
 """A literal value in a script, without quotes or variables."""
+_DEFAULT = rf"\$\{{[A-Za-z_]\w*:?-({_VALUE})\}}"
+"""`${NAME:-VALUE}`: what nothing else decides has this value."""
 
 
 def edit_script(
@@ -32,17 +35,19 @@ def edit_script(
         if key not in lines_of:
             continue
         at = lines_of[key] - 1
-        pattern = rf"(?<!\S)((?:\+{{0,2}}|--){re.escape(key)})(=|\s+)({_VALUE})(?=\s|$)"
+        pattern = rf"(?<!\S)((?:\+{{0,2}}|--){re.escape(key)})(=|\s+)(\"?)([^\s\"]+)\3(?=\s|$)"
         found = list(re.finditer(pattern, lines[at])) if at < len(lines) else []
         if value is None:
             problems.append(f"{key} contradicts the rest: take it out of line {at + 1}")
             continue
-        if len(found) != 1 or not _plain(value):
+        place = _word_of(lines, at, found[0][4], found[0].start(4), str(old)) if len(found) == 1 else None
+        if place is None or not _plain(value):
             problems.append(f"line {at + 1} does not say {key} as one plain word: set it to {value} there")
             continue
-        (match,) = found
-        lines[at] = f"{lines[at][: match.start(3)]}{value}{lines[at][match.end(3) :]}"
-        anchor = anchor or (at, match.start(3) + len(str(value)), "--" if match[1].startswith("--") else "")
+        (match,), (line, start, end) = found, place
+        grown = len(str(value)) - (end - start) if line == at else 0
+        lines[line] = f"{lines[line][:start]}{value}{lines[line][end:]}"
+        anchor = anchor or (at, match.end() + grown, "--" if match[1].startswith("--") else "")
         changes.append(KeyChange(key, old, value, "set"))
     for key, (old, value) in settings.items():
         if key in lines_of:
@@ -58,6 +63,25 @@ def edit_script(
     if problems:
         raise CannotEdit(*problems)
     return "\n".join(lines), tuple(changes)
+
+
+def _word_of(lines: list[str], at: int, word: str, start: int, old: str) -> tuple[int, int, int] | None:
+    """The place (line, start, end) of the plain word that says a setting as `word`, in the line `at` from `start` on:
+    the word itself, the default of a variable that nothing else sets, or the one assignment to the variable."""
+    if re.fullmatch(_VALUE, word):
+        return at, start, start + len(word)
+    if default := re.fullmatch(_DEFAULT, word):
+        return (at, start + default.start(1), start + default.end(1)) if default[1] == old else None
+    named = re.fullmatch(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", word)
+    if named is None:
+        return None
+    sets = re.compile(rf"(?<!\S)(?:export\s+)?{named[1] or named[2]}=(\"?)(?:({_VALUE})|{_DEFAULT})\1\s*(?:;|#|$)")
+    found = [(line, match) for line, text in enumerate(lines) for match in [sets.search(text)] if match]
+    if len(found) != 1 or (found[0][1][2] or found[0][1][3]) != old:
+        return None
+    line, match = found[0]
+    group = 2 if match[2] else 3
+    return line, match.start(group), match.end(group)
 
 
 def edit_call(text: str, values: Mapping[str, Any], lines_of: Mapping[str, int]) -> str:

@@ -120,13 +120,14 @@ def judged(
 
 
 def _as_of_a_release(shown: Reading, readings: Sequence[Reading]) -> Reading:
-    """The reading of a release that stands for a commit: what not every release refuses, the commit may take."""
+    """The reading of a release that stands for a commit, which may lie before or after all that are known: what a
+    framework's own rule refuses is open. What is wrong with the file itself is not."""
     found = []
     for one in shown.findings:
-        certain = one.severity == "error" and not one.undecided
-        if certain and not all(any(_same_error(one, other) for other in reading.wrong) for reading in readings):
-            message = f"as {shown.framework_version} would, and not every release: {one.message}"
-            one = replace(one, message=message, undecided=True)
+        if one.severity == "error" and not one.undecided and one.code.count("-"):
+            alike = all(any(_same_error(one, other) for other in reading.wrong) for reading in readings)
+            who = "and every other known release" if alike else "and not every release"
+            one = replace(one, message=f"as {shown.framework_version} would, {who}: {one.message}", undecided=True)
         found.append(one)
     return replace(shown, findings=tuple(found))
 

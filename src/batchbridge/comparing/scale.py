@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import product, zip_longest
 from typing import Any, Literal
 
-from batchbridge.comparing.comparison import Difference
+from batchbridge.comparing.comparison import Difference, missing
 from batchbridge.comparing.differences import compare
 from batchbridge.comparing.nearest_spec import write
 from batchbridge.comparing.other_words import ProblemTuple
@@ -30,7 +30,6 @@ from batchbridge.errors import Problem
 from batchbridge.kit.even_sizes import even_cuts
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.briefs import brief, many
-from batchbridge.meaning.findings import missing
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.asked import asked_for
 from batchbridge.reading.read import read, read_again
@@ -226,7 +225,9 @@ def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
         choices += resized
         choices += _other_groups(judge, target, sizes, resized)
     choices += _smaller_tensor_parallel(judge, target)
-    choices += _fewer_devices(judge, reading.spec, world_size)
+    now = reading.spec.topology.world_size
+    least = 1 if world_size <= now else now + bool(choices)  # whoever asks for more has the present ones already
+    choices += _fewer_devices(judge, reading.spec, world_size, least)
     best = [judge.plain(choice) for choice in _best(choices, reading.spec, world_size)]
     problems = (*_not_held(target), *judge.refused)
     return dataclasses.replace(empty, choices=tuple(best), problems=tuple(dict.fromkeys(problems)))
@@ -399,8 +400,9 @@ def _smaller_tensor_parallel(judge: _Judge, target: Spec) -> Iterator[Choice]:
         yield choice
 
 
-def _fewer_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choice]:
-    """The nearest smaller device count on which the run stays what it is; more devices than there are help nobody."""
+def _fewer_devices(judge: _Judge, spec: Spec, world_size: int, least: int) -> Iterator[Choice]:
+    """The nearest smaller device count, from `least` on, on which the run stays what it is; more devices than there are
+    help nobody."""
     sizes, t = _sizes(spec), spec.topology
     replica = t.replica_size
     shared = [] if sizes is None else [sizes.step, int(sizes.step * (sizes.steps_per_rollout or 1))]
@@ -412,7 +414,7 @@ def _fewer_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choic
     beyond = [size for size in alike if size < world_size][:_SPLITS]
     beyond += [*[count for count in dividing if count < world_size][:_SPLITS], *plain]
     for count in dict.fromkeys(beyond):
-        if not 1 <= count < world_size:
+        if not least <= count < world_size:
             continue
         choice = judge.choice("fewer devices", spec.replace(**{"topology.world_size": count}))
         if choice is not None and _keeps_the_run(choice):
@@ -453,6 +455,15 @@ def _other_cuts(spec: Spec, problems: ProblemTuple) -> Iterator[Spec]:
 
 _NO = object()
 """The mark of no value."""
+
+
+def _there(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not _NO}
+
+
+def _warned(reading: Reading) -> set[str]:
+    """The rules that warn of a reading: a size that the framework rounds without a word, say."""
+    return {finding.code for finding in reading.findings if finding.severity == "warning"}
 
 
 class _Judge:
@@ -498,9 +509,11 @@ class _Judge:
                 break
         else:
             return choice
+        told_of = _warned(choice.reading)
         for key in [*changes]:
             fewer = {other: value for other, value in changes.items() if other != key}
-            if self._means({**given, **fewer}, devices) == choice.spec:
+            read = self._reading(_there({**given, **fewer}), devices)
+            if read.verdict == "valid" and read.spec == choice.spec and _warned(read) <= told_of:
                 changes = fewer
         settings = {key: pair for key, pair in choice.settings.items() if key.split(".")[0] in changes}
         plain = {key: value for key, value in changes.items() if not isinstance(value, Mapping)}
@@ -509,7 +522,7 @@ class _Judge:
 
     def _means(self, values: Mapping[str, Any], world: int | None) -> Spec | None:
         """The specification of settings on `world` devices; None where they are not valid."""
-        reading = self._reading({key: value for key, value in values.items() if value is not _NO}, world)
+        reading = self._reading(_there(values), world)
         return reading.spec if reading.verdict == "valid" else None
 
     def _reading(self, values: Mapping[str, Any], world: int | None) -> Reading:

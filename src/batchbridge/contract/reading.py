@@ -12,7 +12,7 @@ from typing import Any, Literal
 from batchbridge.contract.own_copy import OwnCopy
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
-from batchbridge.meaning.findings import HEADERS, Finding, Verdict, Where, counts, rows_of, verdict
+from batchbridge.meaning.findings import Finding, Verdict, Where, counts, verdict
 from batchbridge.meaning.spec import DenominatorScope, Spec
 
 Mode = Literal["observe", "verify", "enforce"]
@@ -384,13 +384,14 @@ class Reading:
     def _repr_html_(self) -> str:
         from batchbridge.meaning import notebook  # only notebooks ask
         from batchbridge.meaning.derived import UNITS
+        from batchbridge.meaning.findings_in_notebooks import findings_table
 
         numbers = [
             (name, self.derived[name], unit) for name, unit in UNITS.items() if self.derived.get(name) is not None
         ]
         return notebook.fragment(
             repr(self),
-            notebook.table(HEADERS, rows_of(self.findings)),
+            findings_table(self.findings),
             notebook.table(("number", "value", "unit"), numbers),
         )
 

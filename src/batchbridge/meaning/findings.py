@@ -138,21 +138,3 @@ def counts(findings: Iterable[Finding]) -> str:
     numbers = [(kinds.count(kind), kind) for kind in KINDS]
     said = [f"{count} {kind}{'s' if count > 1 and kind != 'undecided' else ''}" for count, kind in numbers if count]
     return ", ".join(said) or "no findings"
-
-
-def missing(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The reasons why a reading has no meaning, each with its code, a sentence for a person."""
-    open_ones = (found for found in findings if found.undecided or found.severity == "error")
-    return tuple(dict.fromkeys(f"{found.code} {' '.join(found.message.split())}" for found in open_ones))
-
-
-def rows_of(findings: Iterable[Finding]) -> list[tuple[str, str, str, str, str]]:
-    """The findings as rows of a notebook's table, see `HEADERS`."""
-    return [
-        (one.code, kind_of(one), one.message, "; ".join(map(str, one.where)), ", or ".join(f.text for f in one.fixes))
-        for one in findings
-    ]
-
-
-HEADERS = ("finding", "severity", "what", "where", "use instead")
-"""The headers of `rows_of`."""

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
@@ -87,9 +88,17 @@ def launcher_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[st
 _DEEPEST = 20
 
 
-def programs(words: Sequence[Argument]) -> list[LaunchedProgram]:
-    """The programs that the command `words` ends up running: one, or several where a job's text has `&&`."""
-    return list(_unwrapped(list(words), _Way({}, tuple(words))))
+def programs(
+    words: Sequence[Argument],
+    document: Argument | None = None,
+    exported: Mapping[str, str] | None = None,
+    said: Mapping[str, str] | None = None,
+) -> list[LaunchedProgram]:
+    """The programs that the command `words` ends up running: one, or several where a job's text has `&&`. document:
+    its input, which a shell runs that has no other text; exported: the variables that the script exports; said: those
+    that hold wherever it runs."""
+    way = _Way({}, tuple(words), document=document, exported=exported or {}, said=said or {})
+    return list(_unwrapped(list(words), way))
 
 
 class _Way(NamedTuple):
@@ -97,7 +106,8 @@ class _Way(NamedTuple):
 
     launcher: as in `Source.launcher`. outer: the words of the command. place: how many of them are behind us; None: we
     are in a text, or in words that nobody wrote. depth: launchers so far. stop: the last launcher that stops the
-    environment. firm: the variables cannot be given as words there, or could not before.
+    environment. firm: the variables cannot be given as words there, or could not before. document: the input.
+    exported: the variables that arrive as far as nothing stops them. said: those that hold wherever it runs.
     """
 
     launcher: Mapping[str, str]
@@ -106,6 +116,14 @@ class _Way(NamedTuple):
     place: int | None = 0
     stop: Stop | None = None
     firm: bool = False
+    document: Argument | None = None
+    exported: Mapping[str, str] = MappingProxyType({})
+    said: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that a shell on this way has."""
+        return {**self.exported, **self.said}
 
 
 def launched_world_size(launcher: Mapping[str, str]) -> int | None:
@@ -135,7 +153,9 @@ def _unwrapped(words: list[Argument], way: _Way) -> Iterator[LaunchedProgram]:
     within = way._replace(depth=way.depth + 1, place=None)
     if wrapper is not None:
         text, rest, way = _inside(words, wrapper, way)
-        for part in [rest] if text is None else _shell(text, words):
+        if wrapper.shell and not rest and text is None:  # ssh HOST <<EOF
+            rest = [words[0]._replace(text="bash", unknown=())]
+        for part in [rest] if text is None else _shell(text, words, way.variables):
             yield from _unwrapped(part, way)
     elif (job := _mason(words)) is not None:
         # Open-Instruct's mason.py: everything after -- is a shell line that runs on the cluster.
@@ -143,7 +163,7 @@ def _unwrapped(words: list[Argument], way: _Way) -> Iterator[LaunchedProgram]:
         within = _stopped(within, "mason.py", "the cluster has its own variables", ahead, _run(job))
         for part in _parts(job):
             yield from _unwrapped(part, within)
-    elif (inner := _inner(words)) is not None:
+    elif (inner := _inner(*_with_document(words, way.document), {**way.variables, **environment})) is not None:
         for part in inner:
             yield from _unwrapped(part, within)
     else:
@@ -171,7 +191,7 @@ def _stopped(way: _Way, launcher: str, reason: str, before: Sequence[Argument], 
     stop = Stop(launcher, reason, written)
     if way.firm and way.stop is not None:  # the first one that nothing can be done about is the one that is named
         stop = way.stop._replace(instead=written)
-    return way._replace(stop=stop, firm=True)
+    return way._replace(stop=stop, firm=True, exported={})
 
 
 def _run(words: Sequence[Argument]) -> str:
@@ -253,7 +273,8 @@ def _inside(words: list[Argument], wrapper: LaunchWrapper, way: _Way) -> tuple[s
     as_words = wrapper.takes_words and reason != IN_CONTAINER  # `srun --container-image`: files of its own
     if reason is not None and as_words and behind is not None and not way.firm:
         launcher, instead = " ".join(wrapper.words), " ".join([*map(_spelt, before), _run(rest)])
-        way = way._replace(stop=Stop(launcher, reason, instead, behind, assigned.get("PYTHONPATH", "")))
+        stop = Stop(launcher, reason, instead, behind, assigned.get("PYTHONPATH", ""))
+        way = way._replace(stop=stop, exported=assigned)
     elif reason is not None:
         written = _instead(wrapper, before if behind is None else way.outer[:behind], rest, text, around)
         way = _stopped(way, " ".join(wrapper.words), reason, [], written)
@@ -292,20 +313,29 @@ def _instead(
 _PLAIN = r"[\w\s./:,@%+=-]+"
 
 
-def _shell(text: str, words: list[Argument]) -> list[list[Argument]]:
+def _with_document(words: list[Argument], document: Argument | None) -> tuple[list[Argument], bool]:
+    """The command of a shell that reads its text from its input, as if the text were among its words; and whether it
+    is one."""
+    shell = words[0].text.rpartition("/")[2] in ("bash", "sh")
+    if document is None or not shell or not all(re.fullmatch(r"-[a-z]*|--login", word.text) for word in words[1:]):
+        return words, False
+    return [words[0], words[0]._replace(text="-c", unknown=()), document], True
+
+
+def _shell(text: str, words: list[Argument], variables: Mapping[str, str]) -> list[list[Argument]]:
     """The commands of a shell's text that a launcher has among its `words`."""
     shell = words[0]._replace(text="bash", unknown=())
     given = [word for word in words if text in word.text][:1]
     whole = (given[0] if given else shell)._replace(text=text)
-    return _inner([shell, shell._replace(text="-c"), whole]) or []
+    return _inner([shell, shell._replace(text="-c"), whole], False, variables) or []
 
 
-def _inner(words: list[Argument]) -> list[list[Argument]] | None:
+def _inner(words: list[Argument], written: bool, variables: Mapping[str, str]) -> list[list[Argument]] | None:
     """The commands of `bash -c TEXT`, `eval TEXT`. What is unknown is a variable while the text is read: as it is shown
-    it may be cut, and open a quote."""
+    it may be cut, and open a quote. written: whether its lines are lines of the file."""
     texts = [words[0].text.rpartition("/")[2], *(word.text for word in words[1:])]
     if texts[0] == "eval" and len(texts) == 2:
-        return _inner([words[0]._replace(text="bash"), words[0]._replace(text="-c"), words[1]])
+        return _inner([words[0]._replace(text="bash"), words[0]._replace(text="-c"), words[1]], False, variables)
     if texts[0] not in ("bash", "sh"):
         return None
     from bashread import read_script
@@ -323,9 +353,10 @@ def _inner(words: list[Argument]) -> list[list[Argument]] | None:
         text = _HELD_HERE.sub(lambda found: held[int(found[1])], word.text)
         own = tuple(one for one in word.unknown if not any(name.startswith(_HELD) for name in one.names))
         again = tuple(one for one in outside if one.shown in {held[number] for number in numbers})
-        return word._replace(text=text, line=line, unknown=(*own, *dict.fromkeys(again)))
+        place = line + word.line - 1 if written else line
+        return word._replace(text=text, line=place, unknown=(*own, *dict.fromkeys(again)))
 
-    commands = read_script(shlex.join(map(marked, texts))).commands
+    commands = read_script(shlex.join(map(marked, texts)), variables).commands
     found = [[told(word) for word in command.words] for command in commands]
     if [[word.text for word in command] for command in found] == [texts]:
         return None  # a script, which is not opened

@@ -181,7 +181,7 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
     all_of_them, seen = [], set()
     for command in script.commands:
         replaced = None if command.argv[:3] == _BY_HOOK else command.python_path
-        for found in programs(command.words):
+        for found in programs(command.words, command.document, command.assigned, env):
             launcher = {**launcher_of(found.argv, command.assigned), **found.launcher}
             program = _answered(replace(found, launcher=launcher) if launcher else found, env)
             if program.stop is None and replaced is not None:
@@ -391,7 +391,7 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Findin
 
 def _may_train(command: Command, path: Path) -> bool:
     """Whether a command's program is not one that builds trainers and trains with none."""
-    return all(_followed(program, path, None).trains for program in programs(command.words))
+    return all(_followed(program, path, None).trains for program in programs(command.words, command.document))
 
 
 def _several(found: list[Candidate], file: str) -> Finding:

@@ -439,7 +439,10 @@ def _choice(index: int, choice: Choice) -> Iterator[str]:
     if not choice.lost:
         yield "   keeps everything"
     for difference in choice.lost:
-        yield f"   not kept: {difference.subject}: {_values(difference)}{_percent(difference)}"
+        if difference.field == "topology.world_size" and difference.reason:  # the devices are what was asked for
+            yield f"   not kept: token weights: {difference.reason}"
+        else:
+            yield f"   not kept: {difference.subject}: {_values(difference)}{_percent(difference)}"
 
 
 def _percent(difference: Difference) -> str:

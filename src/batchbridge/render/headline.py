@@ -36,7 +36,7 @@ def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool)
     own = reading.condition is not None and reading.condition.otherwise
     if facts.refused and not own:
         yield from _no_batches(reading, facts.refused)
-    elif sizes:
+    elif sizes and not _torn(reading):
         beside = None if own else facts.beside_open
         yield from _batches(beside.reading if beside else reading)
         yield from _like(beside.reading if beside else reading)
@@ -61,6 +61,19 @@ def _no_batches(reading: Reading, refused: tuple[str, ...]) -> Iterator[str]:
     yield one_line(
         f"no sizes are shown: {keys}, which {verb} them, {reading.framework} {reading.framework_version} does not have"
     )
+
+
+def _torn(reading: Reading) -> bool:
+    """Whether an error is about groups that the sizes of batches do not hold whole: the settings say no sizes then."""
+    wrong = [one for one in reading.findings if one.severity == "error" and not one.undecided]
+    if not wrong or reading.spec is None:
+        return False
+    from batchbridge.reading.undeclared import deciding
+    from batchbridge.render.torn import torn_size
+
+    sizes = {*deciding(reading)}
+    torn = [one for one in wrong if {place.key for place in one.where} <= sizes]  # an evaluation has sizes of its own
+    return any((found := torn_size(one)) is not None and found.parts == "groups" for one in torn)
 
 
 def _batches(reading: Reading) -> Iterator[str]:

@@ -55,6 +55,7 @@ def test_a_plain_run_of_the_newest_version_has_no_finding():
     assert codes({}) == []
 
 
+SCORED = {"reward.reward_model.enable": True}
 CASES = [
     # (setting, version, code)
     ({"data.train_batch_size": 63}, "0.9.1", "BB-VERL-004"),
@@ -187,6 +188,8 @@ CASES = [
     ({f"{CORRECTION}rollout_is": "token", f"{ROLLOUT}top_p": 0.9}, "0.9.1", "BB-VERL-102"),
     ({f"{CORRECTION}rollout_is": "sequence", f"{ROLLOUT}top_p": 0.9}, "0.9.1", "BB-VERL-103"),
     ({FORWARD: 7, PER_GPU: None}, "0.7.1", "BB-VERL-100"),
+    ({"data.train_batch_size": 60}, "0.4.1", "BB-VERL-104"),
+    ({**SCORED, "reward.num_workers": 7}, "0.7.1", "BB-VERL-105"),
     ({PER_GPU: 3, "trainer.use_v1": False}, "0.9.1", "BB-VERL-098"),
     (GROUPER, "0.9.1", "BB-VERL-091"),
     ({**GROUPER, **MEGATRON, "trainer.use_v1": False}, "0.9.1", "BB-VERL-091"),
@@ -516,6 +519,104 @@ def test_a_micro_batch_of_all_devices_leaves_something_for_each(values, version,
     assert bool(found) is fires
     for fix in (fix for one in found for fix in one.fixes):
         assert "BB-VERL-100" not in codes({**run, **fix.changes}, version=version, world=4)
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "prompts", "rollouts"),
+    [
+        ({}, "0.7.1", 128, 300),
+        ({}, "0.8.0", 128, 300),
+        ({"trainer.use_v1": False}, "0.9.1", 128, 300),
+        ({}, "0.9.1", 64, None),  # the V1 trainer gathers its rollout
+    ],
+)
+def test_a_rollout_is_what_the_data_loader_fetches_except_in_the_v1_trainer(values, version, prompts, rollouts):
+    source = load_source({**RUN, "data.gen_batch_size": 128, **values})
+    reading = read_source(source, VerlAdapter(), Context(framework_version=version, dataset_size=1280))
+    assert reading.spec.rollout.prompts_per_rollout == prompts
+    assert reading.derived["total_rollouts"] == rollouts
+    assert any(one.code == "BB-VERL-040" for one in reading.findings)
+
+
+OF_CRITIC = {**CRITIC, "critic.ppo_micro_batch_size": 64, "critic.ppo_micro_batch_size_per_gpu": None}
+OF_REWARDS = {"reward_model.enable": True, "reward_model.micro_batch_size": 3}
+OF_MEGATRON = {**MEGATRON, f"{ACTOR}use_kl_loss": True, PER_GPU: 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "fires"),
+    [
+        ({**OF_CRITIC, "critic.forward_micro_batch_size": 3}, "0.4.1", True),
+        ({**OF_CRITIC, "critic.forward_micro_batch_size": 3}, "0.7.1", True),
+        ({**OF_CRITIC, "critic.forward_micro_batch_size": 4}, "0.7.1", False),
+        ({**OF_CRITIC, "critic.forward_micro_batch_size": 3, "critic.use_dynamic_bsz": True}, "0.7.1", False),
+        # read beside critic.ppo_micro_batch_size alone
+        ({**CRITIC, "critic.forward_micro_batch_size": 3}, "0.7.1", False),
+        (OF_REWARDS, "0.4.1", True),
+        (OF_REWARDS, "0.6.1", True),
+        ({**OF_REWARDS, "reward_model.enable": False}, "0.6.1", False),
+        (OF_REWARDS, "0.7.0", False),  # the reward loop's server cuts nothing
+        ({**OF_REWARDS, "reward_model.use_reward_loop": False}, "0.7.0", True),
+        ({**OF_MEGATRON, REFERENCE_FORWARD: 3}, "0.7.1", True),
+        ({**OF_MEGATRON, REFERENCE_FORWARD: 4}, "0.7.1", False),
+        ({**OF_MEGATRON, FORWARD: 3}, "0.7.1", False),
+        ({**OF_MEGATRON, FORWARD: 3, f"{ACTOR}ppo_micro_batch_size": 8}, "0.7.1", True),
+    ],
+)
+def test_every_role_s_micro_batch_of_all_devices_leaves_something_for_each(values, version, fires):
+    found = [one for one in judge(values, version=version, world=4) if one.code == "BB-VERL-100"]
+    assert bool(found) is fires
+    for fix in (fix for one in found for fix in one.fixes):
+        assert "BB-VERL-100" not in codes({**values, **fix.changes}, version=version, world=4)
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "fires"),
+    [
+        ({}, "0.4.0", True),  # 20 prompts of 16 devices
+        ({}, "0.4.1", True),
+        ({f"{ROLLOUT}mode": "async"}, "0.4.1", False),
+        ({"data.train_batch_size": 32}, "0.4.1", False),
+        ({}, "0.5.0", False),  # repeated before they are dealt out
+        ({"algorithm.adv_estimator": "remax"}, "0.5.0", True),
+        # engines of 2 devices: 20 greedy rows of 8, from 0.6.0 on
+        ({"algorithm.adv_estimator": "remax"}, "0.6.1", True),
+        ({"algorithm.adv_estimator": "remax", f"{ROLLOUT}tensor_model_parallel_size": 4}, "0.6.1", False),
+        ({"algorithm.adv_estimator": "remax", f"{ROLLOUT}tensor_model_parallel_size": 4}, "0.5.0", True),
+        ({"algorithm.adv_estimator": "remax"}, "0.7.0", False),  # the agent loop's workers: BB-VERL-099
+    ],
+)
+def test_prompts_that_are_dealt_out_by_themselves_are_a_multiple_of_the_engines(values, version, fires):
+    run = {"data.train_batch_size": 20, f"{ACTOR}ppo_mini_batch_size": 20, f"{ROLLOUT}n": 8, **values}
+    found = [one for one in judge(run, version=version, world=16) if one.code == "BB-VERL-104"]
+    assert bool(found) is fires
+    for fix in (fix for one in found for fix in one.fixes):
+        assert "BB-VERL-104" not in codes({**run, **fix.changes}, version=version, world=16)
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "fires"),
+    [
+        (SCORED, "0.7.1", True),  # 100 rows of 8 workers
+        ({"reward_model.enable": True}, "0.8.0", True),  # as it was written before 0.7.1, and still counts
+        ({}, "0.8.0", False),  # no reward model: rows are scored one by one
+        ({**SCORED, "reward.reward_model.enable_resource_pool": True}, "0.8.0", False),
+        ({**SCORED, "reward.num_workers": 5}, "0.8.0", False),
+        ({**SCORED, "reward.num_workers": 5, "reward_model.num_workers": 8}, "0.8.0", True),
+        ({**SCORED, "reward.num_workers": 25, "algorithm.adv_estimator": "remax"}, "0.7.1", True),
+        ({**SCORED, f"{ROLLOUT}agent.agent_loop_manager_class": "mine.Manager"}, "0.8.0", False),
+        ({"reward_model.enable": True}, "0.7.0", False),  # one worker by default
+        ({"reward_model.enable": True, "reward_model.num_workers": 8}, "0.7.0", True),
+        ({**SCORED, "trainer.use_v1": False}, "0.9.1", False),  # which pads
+    ],
+)
+def test_workers_that_score_a_rollout_share_it_evenly(values, version, fires):
+    micro = {f"{ACTOR}ppo_micro_batch_size_per_gpu": 1, PER_GPU: 1, WORKERS: 4}
+    run = {"data.train_batch_size": 20, f"{ACTOR}ppo_mini_batch_size": 20, f"{ROLLOUT}n": 5, **micro, **values}
+    found = [one for one in judge(run, version=version, world=4) if one.code == "BB-VERL-105"]
+    assert bool(found) is fires
+    for fix in (fix for one in found for fix in one.fixes):
+        assert "BB-VERL-105" not in codes({**run, **fix.changes}, version=version, world=4)
 
 
 @pytest.mark.parametrize(("bound", "offered"), [(0.5, 0.5), (0.0, 1e9)])

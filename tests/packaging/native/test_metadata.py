@@ -85,7 +85,9 @@ def test_the_wheel_has_no_file_that_it_should_not() -> None:
 
 
 def test_every_link_of_the_shown_readme_is_whole(metadata: email.message.Message) -> None:
-    shown = links(str(metadata.get_payload()))
+    text = metadata.get_payload(decode=True)
+    assert isinstance(text, bytes)
+    shown = links(text.decode("utf-8"))
     assert len(shown) > 20
     assert [one for one in shown if not one.startswith(("https://", "#"))] == []
     for one in shown:

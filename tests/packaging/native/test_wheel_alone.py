@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import batchbridge
+
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "docs"))
 
@@ -69,8 +71,8 @@ def shown() -> list[tuple[str, str]]:
 
 
 def test_the_commands_of_the_readme_print_what_it_shows(programs: Path, tmp_path: Path) -> None:
-    (tmp_path / "examples").mkdir()
-    shutil.copy(ROOT / "examples" / "recipe.yaml", tmp_path / "examples")
+    assert "(`batchbridge demo` writes this one)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "a recipe for TRL" in said(programs, "batchbridge demo", tmp_path)
     where = said(programs, "python -c 'import batchbridge; print(batchbridge.__file__)'", tmp_path)
     assert where.startswith(str(programs.parent)), where
     assert len(shown()) > 3
@@ -90,3 +92,12 @@ def test_a_toml_file_is_read_on_every_python(programs: Path, tmp_path: Path) -> 
 def test_another_output_than_the_page_shows_is_noticed() -> None:
     for _, expected in shown():
         assert not make_outputs.fits(expected, "Traceback (most recent call last):\nImportError: tomllib\n")
+
+
+def test_uvx_runs_it_without_an_installation(tmp_path: Path) -> None:
+    before, _, _ = os.environ["BATCHBRIDGE_INSTALL"].partition(" pip ")
+    if not before.endswith("uv"):
+        pytest.skip("uv does not stand beside nox on this machine: uvx is not tried")
+    words = [*shlex.split(before), "tool", "run", "--python", sys.executable, "--from", os.environ["BATCHBRIDGE_WHEEL"]]
+    done = subprocess.run([*words, "batchbridge", "-V"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"batchbridge {batchbridge.__version__}\n"

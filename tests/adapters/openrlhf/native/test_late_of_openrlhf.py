@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from pathlib import Path
 from unittest import mock
 
+import openrlhf
 import pytest
 import ray
 import torch
@@ -15,6 +17,7 @@ from transformers import get_scheduler
 from transformers.trainer_utils import SchedulerType
 
 from batchbridge.contract.reading import Context, Source
+from batchbridge_on_cpu.scripts import module_at
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 
 VERSION = "0.11.2"
@@ -143,3 +146,9 @@ def _split(arguments: types.SimpleNamespace, completions: int) -> list[object]:
     with mock.patch.object(experience_maker.Experience, "concat_experiences", lambda part, padding: part):
         batches: list[object] = maker.split_rollout_samples(samples)
     return batches
+
+
+def test_the_release_splits_rows_where_and_as_it_is_recorded() -> None:
+    splits = module_at(Path(__file__).parents[3] / "upstream" / "splits.py", "splits")
+    found = splits.splits_in(Path(str(openrlhf.__path__[0])), "openrlhf")
+    assert found == splits.recorded_of("openrlhf", VERSION)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from batchbridge.kit import proven
+from batchbridge_on_cpu.scripts import module_at
 from batchbridge_verl.attaching import parts_of
 from batchbridge_verl.proven import CODE, COLOCATE_ASYNC
 
 BUFFER = "trainer/ppo/v1/replay_buffer.py"
 pytest.importorskip("verl.trainer.ppo.v1")
+
+from verl.protocol import DataProto, pad_dataproto_to_divisor  # after the line above
 
 
 @pytest.fixture
@@ -47,3 +52,28 @@ def test_each_mode_of_the_v1_trainer_names_its_own_part() -> None:
 
     parts = {name: parts_of(object.__new__(get_trainer_cls(name))) for name in ("sync", "colocate_async")}
     assert parts == {"sync": (), "colocate_async": (COLOCATE_ASYNC,)}
+
+
+def test_the_installed_release_splits_rows_where_and_as_it_is_recorded() -> None:
+    """A release that splits otherwise has other sizes that do not come out even: see tests/upstream/splits.py."""
+    splits = module_at(Path(__file__).parents[3] / "upstream" / "splits.py", "splits")
+    (package,) = CODE.packages
+    home = proven.package_folder(package)
+    assert home is not None
+    assert splits.splits_in(home, "verl") == splits.recorded_of("verl", importlib.metadata.version("verl"))
+
+
+def test_rows_that_workers_cannot_share_evenly_are_refused_by_verl_itself() -> None:
+    """What BB-VERL-099, 104 and 105 quote, and 105's way out from 0.9.0 on."""
+    rows = DataProto.from_dict({"x": torch.zeros(100, 1)})
+    assert len(rows.chunk(5)) == 5
+    with pytest.raises(AssertionError, match=r"only support equal chunk\. Got size of DataProto 100 and chunk 8"):
+        rows.chunk(8)
+    padded, added = pad_dataproto_to_divisor(rows, 8)
+    assert (added, len(padded.chunk(8))) == (4, 8)
+
+
+def test_a_micro_batch_of_no_rows_is_an_error_of_verl_itself() -> None:
+    """What BB-VERL-100 quotes."""
+    with pytest.raises(ValueError, match=r"range\(\) arg 3 must not be zero"):
+        DataProto.from_dict({"x": torch.zeros(4, 1)}).split(0)
