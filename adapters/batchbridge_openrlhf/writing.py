@@ -110,9 +110,11 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
     for path in ("rollout.prompts_per_rollout", "optimizer_step.completions_per_step", "horizon.epochs"):
         problems.given(spec.values[path], path)
     step, prompts = spec.optimizer_step.completions_per_step, rollout.prompts_per_rollout
-    if step and prompts and (whole := prompts * rollout.completions_per_prompt) < step:
+    # A token budget cuts each rollout on its own; else DeepSpeed counts a step over several rollouts.
+    if spec.micro_batch.tokens_per_device is not None and step and prompts:
+        whole = prompts * rollout.completions_per_prompt
         never = f"openrlhf trains nothing where a rollout of {whole} fills no step"
-        problems.fits(False, "optimizer_step.completions_per_step", never, (whole,))
+        problems.fits(whole >= step, "optimizer_step.completions_per_step", never, (whole,))
     if holds(meaning.UNSEEDED, version):
         problems.fits(spec.order.seed is None, "order.seed", "openrlhf orders prompts by no seed (BB-ORL-043)", (None,))
     else:
