@@ -20,7 +20,7 @@ from queue import Empty
 from typing import Any
 
 from batchbridge import CannotAttach, Plan
-from batchbridge.kit import PromptColumn, checkpoints, group_advantages
+from batchbridge.kit import checkpoints, group_advantages
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
@@ -97,6 +97,8 @@ def prompts_of(actor: Any) -> int:
 def digest_of_prompts(actor: Any) -> Mapping[str, Any] | None:
     """The digest of the actor's prompts, made once; see `batchbridge.meaning.prompt_digest`. None of a data set without
     their tokens."""
+    from batchbridge.kit import PromptColumn  # `check` imports this module, and reads no prompts
+
     if PROMPT_TOKENS not in actor.dataset.column_names:
         return None
     if DIGEST not in vars(actor):

@@ -21,7 +21,8 @@ from batchbridge.playground import answer, answer_json
 from batchbridge.playground.links import state_in_link, state_of_link
 from batchbridge.playground.pasted_text import PastedText, kind_of_text
 from batchbridge.playground.serving import LivePage, page_files
-from batchbridge.render.torn import TornSize, torn_picture, torn_size
+from batchbridge.render.torn import torn_picture
+from batchbridge.render.torn_sizes import TornSize, torn_size
 from batchbridge.rule_page import known_codes, rule
 
 EXAMPLES = json.loads(page_files()["examples.json"])

@@ -11,7 +11,8 @@ from batchbridge.render.findings import count, number, one_line
 from batchbridge.render.html import environment
 from batchbridge.render.lanes import lanes_of, lanes_picture
 from batchbridge.render.pictures import LINE, PALETTE, UNTRAINED, Picture
-from batchbridge.render.torn import torn_picture, torn_size
+from batchbridge.render.torn import torn_picture
+from batchbridge.render.torn_sizes import torn_size
 
 if TYPE_CHECKING:
     from batchbridge.comparing.comparison import Comparison

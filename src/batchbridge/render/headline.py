@@ -69,7 +69,7 @@ def _torn(reading: Reading) -> bool:
     if not wrong or reading.spec is None:
         return False
     from batchbridge.reading.undeclared import deciding
-    from batchbridge.render.torn import torn_size
+    from batchbridge.render.torn_sizes import torn_size
 
     sizes = {*deciding(reading)}
     torn = [one for one in wrong if {place.key for place in one.where} <= sizes]  # an evaluation has sizes of its own
