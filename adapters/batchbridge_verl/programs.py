@@ -29,7 +29,7 @@ NEEDED = frozenset((NODES, GPUS, PROMPTS, GROUP, MINI, "data.shuffle", TOTAL_EPO
 """Keys that every run reads from the configuration itself, so that it ends without them. Source: verl 0.9.1
 main_ppo_v0.py:72, ray_trainer.py:1353 and 1465, v1/trainer_base.py:467 and 819, ppo/utils.py:158."""
 _OVERRIDES = "hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config"
-_BELOW_A_TEACHERS = tuple(f"{key}." for key in BY_KEY if key.startswith("distillation."))
+_BELOW_A_SETTING = tuple(f"{key}." for key in BY_KEY if key.startswith(("distillation.", "reward.")))
 """Settings of such a group that are read have nothing below them."""
 _CODES = ("BB-VERL-007", "BB-VERL-008", "BB-VERL-011", "BB-VERL-089", "BB-VERL-090")
 PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, UNREAD, CONFIGS, ENGINE, _CODES)
@@ -51,7 +51,7 @@ def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: Com
         free = ("hydra/", *(name for name in OPEN if name == "hydra." or (not word and name != "rollout.")))
         free += ("rollout.",) if apart and "rollout.nnodes" not in known else ()
         open_to_users = key.startswith((*free, *(f"{group}." for group in result.groups)))
-        if key in (ENGINE, "defaults") or (open_to_users and not key.startswith(_BELOW_A_TEACHERS)):
+        if key in (ENGINE, "defaults") or (open_to_users and not key.startswith(_BELOW_A_SETTING)):
             continue
         operation = result.operations[key]
         if operation == "delete":

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from batchbridge.contract import plugins
-from batchbridge.contract.error_text import RuleRow
+from batchbridge.contract.error_text import RuleRow, RuleTitle
 from batchbridge.contract.reading import Reading
-from batchbridge.contract.titles import RuleTitle
 from batchbridge.meaning.findings import Finding, Phase
 from batchbridge.reading import read as reader
 from batchbridge.reading.problems import PROBLEMS, PROBLEMS_OF_PLUGINS

@@ -45,7 +45,7 @@ def test_signatures_are_the_real_ones(tmp_path: Path) -> None:
         "comparing.convert.Conversion",
         "comparing.comparison.Comparison",
         "tuple[batchbridge.meaning.findings.Finding, ...]",
-        "tuple[batchbridge.diagnosis.Diagnosis, ...]",
+        "batchbridge.diagnosis.Diagnoses",
         'is "str"',
     ):
         assert kind in said

@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from batchbridge import Spec
+from batchbridge.contract.error_text import HOUSE, titles_in
 from batchbridge.contract.reading import Provenance
-from batchbridge.contract.titles import HOUSE, titles_in
 from batchbridge.errors import PlanError
 from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.plan import Plan

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchbridge.contract import plugins
-from batchbridge.contract.titles import HOUSE, RuleTitle, titles_in
+from batchbridge.contract.error_text import HOUSE, RuleTitle, titles_in
 from batchbridge.reading.problems import PROBLEMS, PROBLEMS_OF_PLUGINS
 from batchbridge.rule_page import known_rules
 from batchbridge.rules import core_rules

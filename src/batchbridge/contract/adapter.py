@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from batchbridge.contract.attachment import Attachment, Request
     from batchbridge.contract.detection import DetectionFacts
     from batchbridge.contract.enforcement import Enforcement
-    from batchbridge.contract.error_text import ErrorText, RuleRow
+    from batchbridge.contract.error_text import ErrorText, RuleRow, RuleTitle
     from batchbridge.contract.evidence import Code
     from batchbridge.contract.native_check import NativeCheck
     from batchbridge.contract.own_copy import OwnCopy
-    from batchbridge.contract.titles import RuleTitle
     from batchbridge.contract.trial import Trial
 
 
@@ -267,7 +266,7 @@ class Adapter(ABC):
     def titles(self) -> Mapping[str, RuleTitle]:
         """The titles of its rules, by code. Default: `titles.json` beside `rule_table`, or beside the adapter's own
         module where it has none."""
-        from batchbridge.contract.titles import titles_in
+        from batchbridge.contract.error_text import titles_in
 
         return titles_in(self.rule_table.partition(":")[0] or type(self).__module__.rpartition(".")[0])
 

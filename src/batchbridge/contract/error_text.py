@@ -1,10 +1,17 @@
-"""A text that a framework prints, and what it means."""
+"""A text that a framework prints, and what it means; what a rule is called, and why it matters.
+
+Titles are data: `titles.json` beside `batchbridge.rules` has the codes of every framework (BB101), that of an adapter
+its own.
+"""
 
 from __future__ import annotations
 
+import json
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from typing import Protocol
+from functools import cache
+from typing import NamedTuple, Protocol
 
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Fix, Phase, Severity
@@ -80,3 +87,23 @@ class RuleRow(Protocol):
     @property
     def versions(self) -> str:
         """A range; empty: all."""
+
+
+HOUSE = "batchbridge.rules"
+
+
+class RuleTitle(NamedTuple):
+    """A rule's title, at most 60 characters that name what is wrong, and why it matters, in one sentence."""
+
+    title: str
+    why: str
+
+
+@cache
+def titles_in(package: str) -> Mapping[str, RuleTitle]:
+    """The titles in a package's `titles.json`, `{"BB-NAME-010": ["title", "Why."]}`, by code; none without the file."""
+    try:
+        found = pkgutil.get_data(package, "titles.json") if package else None
+    except OSError:
+        return {}
+    return {} if found is None else {code: RuleTitle(*said) for code, said in json.loads(found).items()}

@@ -31,8 +31,7 @@ from batchbridge.meaning.findings import Finding
 if TYPE_CHECKING:
     import importlib.metadata
 
-    from batchbridge.contract.error_text import RuleRow
-    from batchbridge.contract.titles import RuleTitle
+    from batchbridge.contract.error_text import RuleRow, RuleTitle
 
     _Point = EntryPoint | importlib.metadata.EntryPoint
 
@@ -111,7 +110,7 @@ def rows(adapter: Adapter, version: str | None = None) -> list[RuleRow]:
 
 def title_of(code: str, framework: str) -> RuleTitle | None:
     """The title of a rule that was found in a framework's configuration; None where its adapter has none."""
-    from batchbridge.contract.titles import HOUSE, titles_in
+    from batchbridge.contract.error_text import HOUSE, titles_in
 
     if (own := titles_in(HOUSE).get(code)) is not None:
         return own

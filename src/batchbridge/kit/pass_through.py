@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from batchbridge.kit.code_names import written_name
-
 _READS = frozenset({"float", "int", "len", "round", "bool"})
 """Builtin functions that make a number of what they get."""
 _NUMBERS_OF_TENSORS = frozenset({"detach", "cpu", "float", "double", "mean", "sum", "max", "min", "std", "norm", "abs"})
@@ -65,6 +63,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _told(code: CodeType) -> tuple[Any, ...]:
+    from batchbridge.kit.code_names import written_name  # for a run: `check` imports this module, too
+
     place = written_name(code), code.co_firstlineno
     return *place, code.co_code, code.co_names, code.co_varnames, code.co_freevars, repr(code.co_consts)
 

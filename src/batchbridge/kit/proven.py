@@ -31,7 +31,6 @@ from typing import Any
 from batchbridge.contract.evidence import Code, Evidence, Grade, Package, Record, named
 from batchbridge.errors import CannotAttach
 from batchbridge.kit import fingerprints, versions
-from batchbridge.kit.code_names import written_name
 
 UNPROVEN = "unproven_code"
 """The name by which `wrap(..., allow=...)` accepts control flow that is not known."""
@@ -277,6 +276,8 @@ def _added(module: ModuleType, name: str) -> Any:
 
 def _stands_in(function: Any, file: Path, name: str, homes: list[Path]) -> bool:
     """Whether a function is the one that stands in `file` as `name`, decorators of the frameworks around it or not."""
+    from batchbridge.kit.code_names import written_name  # for a run: `check` imports this module, too
+
     function = getattr(function, "__func__", None) or getattr(function, "fget", None) or function
     made = getattr(function, "__code__", None)
     if made is not None and written_name(made) == name and _same_file(made.co_filename, file):
@@ -317,6 +318,8 @@ def _is_ours(value: Any) -> bool:
 
 
 def _origin(value: Any) -> str:
+    from batchbridge.kit.code_names import written_name
+
     function = getattr(value, "__func__", value)
     made = getattr(function, "__code__", None)
     if made is None:

@@ -24,7 +24,7 @@ class RolloutObserver:
     def __init__(self, request: Request | None, orders: Orders, read: Callable[[], Mapping[str, Any]]) -> None:
         self._orders = orders
         self.receipts: list[Receipt] = []
-        """Of the training processes that have their orders."""
+        """The receipts of the training processes that have their orders."""
         self._held: HeldAdvantages | None = None
         self._settings: ProducerSettings | None = None
         if request is not None and request.mode == "verify":
@@ -44,7 +44,7 @@ class RolloutObserver:
         """The checks before a rollout: training processes have their orders (`CannotAttach`), and what makes its
         advantages reads what it did at wrap (`BatchDrift`)."""
         if not self.receipts:
-            reason = "no training process has its orders: the trainer's start was not followed"
+            reason = "no training process has its orders: the trainer did not start as BatchBridge knows it"
             raise CannotAttach({"arrival": reason})
         if self._settings is not None:
             self._settings.require(self._next_step)
