@@ -26,7 +26,15 @@ PATIENCE = 60
 def watching(path: Path) -> Iterator[tuple[subprocess.Popen[str], queue.Queue[str]]]:
     line = [sys.executable, "-u", "-m", "batchbridge", "check", str(path), "--world-size", "2", "--watch"]
     line += ["--framework", "trl", "--framework-version", "1.16.0"]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8")
+    process = subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        # A shell's job in the background ignores Ctrl-C, and so does whatever it starts: these tests, perhaps.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     said: queue.Queue[str] = queue.Queue()
 
     def lines() -> None:
