@@ -205,7 +205,7 @@ def build(session: nox.Session) -> None:
         pytest(session, "tests/packaging")
     words = "uv pip install --python {python} -q" if INSTALLS_BY_UV else "pip --python {python} install -q"
     session.env["BATCHBRIDGE_INSTALL"] = f"{shlex.quote(sys.executable)} -m {words}"
-    session.env["BATCHBRIDGE_WHEEL"] = str(wheel)
+    session.env["BATCHBRIDGE_WHEEL"] = str(wheel.absolute())
     pytest(session, *native("packaging"))
 
 

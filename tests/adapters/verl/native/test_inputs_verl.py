@@ -107,7 +107,7 @@ def test_digests_are_of_rows_without_fillers_and_without_numbers_that_several_ha
 def observer() -> Any:
     """V0's, whose rollout in hand is the second of two steps each."""
     made: Any = object.__new__(VerlObserver)
-    made._orders, made._advantages, made.receipts = SimpleNamespace(steps_per_rollout=2), HELD, [object()]
+    made._orders, made._held, made.receipts = SimpleNamespace(steps_per_rollout=2), HELD, [object()]
     made._trainer = SimpleNamespace(
         global_steps=2,
         config=SimpleNamespace(
@@ -148,13 +148,13 @@ def computed() -> ComputedRows:
 @pytest.mark.parametrize("name", ["advantages", "old_log_probs", "input_ids", "response_mask"])
 def test_what_v0_sends_is_what_its_advantages_were_computed_of(name: str) -> None:
     sent: list[Any] = []
-    update = observer()._update(computed(), sent.append)
+    update = observer()._update(computed(), HELD, sent.append)
     update(sent_by_v0())
     assert tu.get(sent[0], ROW_DIGESTS).keys() == {(0, 0), (0, 1), (1, 0), (1, 1)}
     other = sent_by_v0()
     other[name][1, 2] += 1
     with pytest.raises(BatchDrift, match=f"step 2 .* inputs: {name} of the rollout's prompt 0 sample 1 is not what"):
-        observer()._update(computed(), sent.append)(other)
+        observer()._update(computed(), HELD, sent.append)(other)
     assert len(sent) == 1
 
 
@@ -162,13 +162,13 @@ def test_advantages_of_v0_that_rewards_do_not_give_end_the_run_before_they_are_s
     other = sent_by_v0()
     other["advantages"] *= 1.05
     with pytest.raises(BatchDrift, match=r"step 2 .* advantages: completion 0 of the rollout has the advantage 0.525"):
-        observer()._update(ComputedRows(CARRIED), lambda batch: None)(other)
+        observer()._update(ComputedRows(CARRIED), HELD, lambda batch: None)(other)
 
 
 def test_a_setting_that_changes_ends_the_run_before_its_rollout() -> None:
     made = observer()
-    made._holds, made._settings = True, ProducerSettings(lambda: read_by_producers(made._trainer.config))
-    made._hold_settings()
+    made._settings = ProducerSettings(lambda: read_by_producers(made._trainer.config))
+    made._begin()
     made._trainer.config.actor_rollout_ref.rollout.temperature = 1.3
     with pytest.raises(BatchDrift, match=r"step 2 .* settings: actor_rollout_ref.rollout.temperature was 1.0 .* 1.3"):
-        made._hold_settings()
+        made._begin()
