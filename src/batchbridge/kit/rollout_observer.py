@@ -5,6 +5,7 @@ Imports no torch; knows no framework.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
 from batchbridge.kit.workers import Orders, Receipt
 
 
-class RolloutObserver:
+class RolloutObserver(abc.ABC):
     """The base of an adapter's observer of rollouts, in the process that makes them.
 
     request: None of a process that tells completions apart alone, and holds nothing. read: gives the settings that make
@@ -31,9 +32,9 @@ class RolloutObserver:
             self._held, self._settings = HeldAdvantages.of(request), ProducerSettings(read)
 
     @property
+    @abc.abstractmethod
     def _rollout(self) -> int:
         """The number of the rollout in hand."""
-        raise NotImplementedError
 
     @property
     def _next_step(self) -> int:
