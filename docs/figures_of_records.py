@@ -81,6 +81,12 @@ def measured(rows: Sequence[Row]) -> str:
 # ---- records that several frameworks share
 
 
+def parted_at_once(pair: Mapping[str, Any]) -> bool:
+    """Whether two runs of `tests/equivalence` trained other completions from the first step on."""
+    first = pair["first_difference"] or {}
+    return pair["first_gradient"] is not None and first.get("step") == 0 and first["aspect"] in ("order", "membership")
+
+
 def suite(framework: str) -> Iterator[Row]:
     """Gradients and ends of the framework's runs of `tests/equivalence`."""
     found: dict[str, tuple[list[dict[str, float]], list[dict[str, float]]]] = {}
@@ -90,9 +96,7 @@ def suite(framework: str) -> Iterator[Row]:
         for case in figures["cases"].values()
         for names, pair in case["pairs"]["observe"].items()
         if framework in {name.partition(" ")[0] for name in names.split(" / ")}
-        and pair["first_gradient"] is not None
-        and (pair["first_difference"] or {}).get("step") == 0
-        and pair["first_difference"]["aspect"] in ("order", "membership")
+        and parted_at_once(pair)
     ]
     for case in figures["cases"].values():
         for run, version in case["versions"].items():
@@ -588,6 +592,80 @@ def gpu() -> str:
     """docs/trl.md: the tables of benchmarks/gpu.md, a heading lower."""
     page = (ROOT / "benchmarks" / "gpu.md").read_text(encoding="utf-8").split("\n", 2)[2]
     return re.sub(r"(?m)^## ", "### ", page).replace("Written by `python benchmarks/gpu.py`: ", "").strip()
+
+
+def of_page(page: str, row: str, block: str = "") -> list[str]:
+    """The cells of a table's row in a page that a script writes and no JSON beside it holds; `row` begins its line.
+    `block`: the script and its words, where the page has such a row in several blocks.
+
+    Raises:
+        LookupError: no row or several of the page begin so.
+    """
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if block:
+        text = text.partition(f"<!-- written by {block} -->\n")[2].partition("<!-- end -->")[0]
+    found = [line for line in text.splitlines() if line.startswith(f"| {row}")]
+    if len(found) != 1:
+        raise LookupError(f"{page}: {len(found)} rows begin with {row!r}")
+    return [cell.strip() for cell in found[0].strip("|").split("|")]
+
+
+def numbers_of_readme() -> dict[str, str]:
+    """The numbers of README.md's list, by name: the same in every language."""
+    cases = read("tests/equivalence/figures.json")["cases"].values()
+    unwrapped = [
+        pair["first_gradient"]
+        for case in cases
+        for pair in case["pairs"]["observe"].values()
+        if parted_at_once(pair)
+    ]
+    by = "benchmarks/strangers/measure.py --write"
+    strangers = of_page("docs/evidence.md", "all, ", f"{by} newest")
+    fresh = of_page("docs/evidence.md", "all, ", f"{by} raw6")
+    share = [
+        row["share"]
+        for name, of in read("benchmarks/check_cost.json").items()
+        if name.endswith(", large")
+        for row in of["rows"].values()
+    ]
+    text = (ROOT / "docs/fuzzing_run.md").read_text(encoding="utf-8")
+    fuzzed = re.search(r"^(?P<inputs>[\d,]+) inputs, .* no wrong answer", text, re.MULTILINE)
+    if fuzzed is None:
+        raise LookupError("docs/fuzzing_run.md: no count of inputs without a wrong answer")
+    return {
+        "runs": f"{sum(len(case['oracle']) for case in cases)}",
+        "wrapped": digits(max(run["error"] for case in cases for run in case["oracle"].values())),
+        "unwrapped": f"{min(unwrapped):.2f}",
+        "trainers": strangers[2],
+        "read": strangers[3],
+        "fresh": fresh[2],
+        "fresh read": fresh[3],
+        "wrong headlines": strangers[8],
+        "milliseconds": of_page("benchmarks/cli_cpu_time.md", "check: trl, YAML |")[1],
+        "texts": of_page("docs/first_five_minutes.md", "native messages that rules quote, known to `doctor`")[2],
+        "least share": f"{min(share) * 100:.2f}",
+        "largest share": f"{max(share) * 100:.2f}",
+        "inputs": fuzzed["inputs"],
+        "dragged": of_page("docs/playground.md", "an answer while one drags, median of 64")[1],
+    }
+
+
+def readme() -> str:
+    """README.md: what BatchBridge does, with what was measured of it."""
+    of = numbers_of_readme()
+    return f"""\
+- **Explain** what trains, from YAML, launch scripts, Python, notebooks, past runs. Of {of["trainers"]} [strangers' trainers](docs/evidence.md#strangers)
+  {of["read"]} are read, with {of["wrong headlines"]} wrong numbers, once what they showed was mended; of {of["fresh"]} drawn afresh, {of["fresh read"]} at the first try.
+- **Check**: every violation at once, with its line and ways out, in {of["milliseconds"]} ms of CPU.
+- **Diff**: why two runs differ, the largest effect first: files, versions, frameworks, past runs.
+- **Convert, scale**: the same run in another framework, or on other GPUs, with an account of what stays.
+- **Doctor**: the rule behind an error text. It knows {of["texts"]} of the frameworks' own that rules quote.
+- **Wrap**: {of["runs"]} [runs in all five frameworks](docs/equivalence.md) keep within {of["wrapped"]} of a float64 oracle's gradients; where
+  unwrapped ones take other completions, they part by {of["unwrapped"]} of its norm or more. A killed run [resumes exactly](docs/resume.md).
+- **Verify**: every step against the configuration, for {of["least share"]} to {of["largest share"]} % of [a step's time](docs/measured.md) (0.5B model).
+- **Guard** recipes [in CI](docs/howto/check_in_ci.md), [in an editor](docs/editors.md), by [your own limits](docs/ci.md#a-projects-own-settings).
+- **Drag** the GPUs in the [playground](docs/playground.md): {of["dragged"]} an answer, and nothing leaves your browser.
+- **Safe**: nothing in a file is run. {of["inputs"]} [mutated inputs](docs/fuzzing.md), no wrong answer."""
 
 
 def nemo_rl() -> str:

@@ -27,6 +27,7 @@ BLOCK = re.compile(
 )
 """A block: the script that writes it, the words behind the script, and what it wrote."""
 BLOCKS = {
+    "readme": records.readme,
     "trl": records.trl,
     "trl-examples": records.trl_examples,
     "trl-history": records.trl_history,

@@ -51,7 +51,7 @@ PAGES = (
     Step(("docs/make_pictures.py",), ("docs/pictures/*.svg",)),
     Step(("docs/make_works_with.py",), ("docs/frameworks.md", "README.md")),
     Step(("docs/make_refusals.py",), ("docs/*.md",)),
-    Step(("docs/make_figures.py",), ("docs/*.md", "plugins/*/README.md")),
+    Step(("docs/make_figures.py",), ("README.md", "docs/*.md", "plugins/*/README.md")),
     Step(("tests/cases/judging.py",), ("docs/reported_cases.md",), "docs/reported_cases.md"),
     Step(("tests/ledger/document_ledger.py",), ("docs/ledger.md",)),
     tested("tests/docs/test_schema_page.py", writes=("docs/schema.md",)),
