@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -95,8 +96,7 @@ def suite(framework: str) -> Iterator[Row]:
         pair["first_gradient"]
         for case in figures["cases"].values()
         for names, pair in case["pairs"]["observe"].items()
-        if framework in {name.partition(" ")[0] for name in names.split(" / ")}
-        and parted_at_once(pair)
+        if framework in {name.partition(" ")[0] for name in names.split(" / ")} and parted_at_once(pair)
     ]
     for case in figures["cases"].values():
         for run, version in case["versions"].items():
@@ -614,10 +614,7 @@ def numbers_of_readme() -> dict[str, str]:
     """The numbers of README.md's list, by name: the same in every language."""
     cases = read("tests/equivalence/figures.json")["cases"].values()
     unwrapped = [
-        pair["first_gradient"]
-        for case in cases
-        for pair in case["pairs"]["observe"].values()
-        if parted_at_once(pair)
+        pair["first_gradient"] for case in cases for pair in case["pairs"]["observe"].values() if parted_at_once(pair)
     ]
     by = "benchmarks/strangers/measure.py --write"
     strangers = of_page("docs/evidence.md", "all, ", f"{by} newest")
@@ -639,33 +636,51 @@ def numbers_of_readme() -> dict[str, str]:
         "trainers": strangers[2],
         "read": strangers[3],
         "fresh": fresh[2],
-        "fresh read": fresh[3],
-        "wrong headlines": strangers[8],
+        "fresh_read": fresh[3],
+        "wrong_headlines": strangers[8],
         "milliseconds": of_page("benchmarks/cli_cpu_time.md", "check: trl, YAML |")[1],
         "texts": of_page("docs/first_five_minutes.md", "native messages that rules quote, known to `doctor`")[2],
-        "least share": f"{min(share) * 100:.2f}",
-        "largest share": f"{max(share) * 100:.2f}",
+        "least_share": f"{min(share) * 100:.2f}",
+        "largest_share": f"{max(share) * 100:.2f}",
         "inputs": fuzzed["inputs"],
         "dragged": of_page("docs/playground.md", "an answer while one drags, median of 64")[1],
     }
 
 
+README = (
+    "**Explain** what trains, from YAML, launch scripts, Python, notebooks, past runs. [Strangers' "
+    "trainers](docs/evidence.md#strangers): {read} of {trainers} are read, with {wrong_headlines} wrong numbers, after "
+    "repairs; of {fresh} fresh ones, {fresh_read} at once.",
+    "**Check**: every violation at once, with its line and ways out, in {milliseconds} ms of CPU.",
+    "**Diff**: why two runs differ, the largest effect first: files, versions, frameworks, past runs.",
+    "**Convert, scale**: the same run in another framework, or on other GPUs, with an account of what stays.",
+    "**Doctor**: the rule behind an error text. It knows {texts} of the frameworks' own that rules quote.",
+    "**Wrap**: {runs} [runs in all five frameworks](docs/equivalence.md) keep within {wrapped} of a float64 oracle's "
+    "gradients; where unwrapped ones take other completions, they part by {unwrapped} of its norm or more. A killed "
+    "run [resumes exactly](docs/resume.md).",
+    "**Verify**: every step against the configuration, for {least_share} to {largest_share} % of [a step's "
+    "time](docs/measured.md) (0.5B model).",
+    "**Guard** recipes: [CI](docs/howto/check_in_ci.md), [editors](docs/editors.md), "
+    "[limits](docs/ci.md#a-projects-own-settings).",
+    "**Drag** the GPUs in the [playground](docs/playground.md): {dragged} an answer, and nothing leaves your browser.",
+    "**Safe**: nothing in a file is run. {inputs} [mutated inputs](docs/fuzzing.md), no wrong answer.",
+)
+"""README.md's list of what BatchBridge does; in braces the names of `numbers_of_readme`."""
+
+
 def readme() -> str:
     """README.md: what BatchBridge does, with what was measured of it."""
-    of = numbers_of_readme()
-    return f"""\
-- **Explain** what trains, from YAML, launch scripts, Python, notebooks, past runs. Of {of["trainers"]} [strangers' trainers](docs/evidence.md#strangers)
-  {of["read"]} are read, with {of["wrong headlines"]} wrong numbers, once what they showed was mended; of {of["fresh"]} drawn afresh, {of["fresh read"]} at the first try.
-- **Check**: every violation at once, with its line and ways out, in {of["milliseconds"]} ms of CPU.
-- **Diff**: why two runs differ, the largest effect first: files, versions, frameworks, past runs.
-- **Convert, scale**: the same run in another framework, or on other GPUs, with an account of what stays.
-- **Doctor**: the rule behind an error text. It knows {of["texts"]} of the frameworks' own that rules quote.
-- **Wrap**: {of["runs"]} [runs in all five frameworks](docs/equivalence.md) keep within {of["wrapped"]} of a float64 oracle's gradients; where
-  unwrapped ones take other completions, they part by {of["unwrapped"]} of its norm or more. A killed run [resumes exactly](docs/resume.md).
-- **Verify**: every step against the configuration, for {of["least share"]} to {of["largest share"]} % of [a step's time](docs/measured.md) (0.5B model).
-- **Guard** recipes [in CI](docs/howto/check_in_ci.md), [in an editor](docs/editors.md), by [your own limits](docs/ci.md#a-projects-own-settings).
-- **Drag** the GPUs in the [playground](docs/playground.md): {of["dragged"]} an answer, and nothing leaves your browser.
-- **Safe**: nothing in a file is run. {of["inputs"]} [mutated inputs](docs/fuzzing.md), no wrong answer."""
+    numbers = numbers_of_readme()
+    return "\n".join(
+        textwrap.fill(
+            f"- {line.format_map(numbers)}",
+            width=128,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in README
+    )
 
 
 def nemo_rl() -> str:

@@ -27,7 +27,6 @@ BLOCK = re.compile(
 )
 """A block: the script that writes it, the words behind the script, and what it wrote."""
 BLOCKS = {
-    "readme": records.readme,
     "trl": records.trl,
     "trl-examples": records.trl_examples,
     "trl-history": records.trl_history,
@@ -41,6 +40,7 @@ BLOCKS = {
     "gpu": records.gpu,
     "nemo_rl": records.nemo_rl,
     "skyrl": records.skyrl,
+    "readme": records.readme,
 }
 PAGES = ("README.md", "docs/**/*.md", "plugins/*/README.md", "adapters/*/README.md", "examples/*/README.md")
 

@@ -66,6 +66,11 @@ def readme() -> str:
     return (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def works_with() -> str:
+    """README's table of what works with what."""
+    return readme().partition("<!-- written by docs/make_works_with.py -->")[2].partition("<!-- end -->")[0]
+
+
 def test_13_the_navigation_begins_at_home_and_is_in_the_order_of_a_users_questions() -> None:
     assert [name for entry in NAV for name in entry] == WANTED
     assert section("Home") == ["index.md"]
@@ -122,9 +127,8 @@ def test_13_such_a_phrase_would_be_noticed(text: str) -> None:
 
 def test_14_the_light_installation_and_explain_come_before_torch() -> None:
     text = readme()
-    places = [
-        text.index(words) for words in ("\npip install .\n", "$ batchbridge explain ", ".[trl]", "PyPI's `torch`")
-    ]
+    light = "\npip install batchbridge  # in a checkout: pip install .\n"
+    places = [text.index(words) for words in (light, "$ batchbridge explain ", "PyPI's `torch`", '".[trl]"')]
     assert places == sorted(places)
     before, named = text[: places[0]], text.index("no torch")
     assert "no torch" in before
@@ -137,14 +141,14 @@ def test_14_a_picture_and_both_tables_are_on_the_way() -> None:
     assert "128 in five frameworks" in alt
     assert (ROOT / picture).read_text(encoding="utf-8").startswith("<svg")
     assert text.index(picture) < text.index("## Try it")
-    table = text[text.index("## What works with what") : text.index("<!-- end -->")]
+    table = works_with()
     for feature in ("FSDP", "ZeRO", "LoRA", "images"):
         assert re.search(rf"^\| [^|]*{feature}[^|]* \|", table, re.MULTILINE), feature
 
 
 def test_14_what_is_refused_is_said_with_its_name_and_where_it_is_explained() -> None:
     text = readme()
-    table = text[text.index("<!-- written by docs/make_works_with.py -->") : text.index("<!-- end -->")]
+    table = works_with()
     refused = re.findall(r"no: \[(\w+)\]\((docs/\w+\.md)#what-is-refused\)", table)
     assert refused
     for name, page in refused:

@@ -30,7 +30,7 @@ args = GRPOConfig(
 def reward(completions, **_):
     return [float(len(text)) for text in completions]
 """
-"""What the reader has: a model, prompts, a reward and TRL's own settings. TRL generates, and a reward function scores."""
+"""What the reader has: a model, prompts, a reward and TRL's own settings. TRL generates."""
 MISSES = "\nassert not hasattr(trainer, 'batchbridge')\n"
 
 
