@@ -71,9 +71,28 @@ PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
 configurations."""
 
 
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, Any]:
+    table: Mapping[str, Any] = json.loads(Path(__file__).with_name("defaults.json").read_bytes())
+    return table
+
+
+def first_default(key: str) -> Any:
+    """The default of a setting in the first release that ships it, of the first engine that has it."""
+    return next(rows[key][0][2] for rows in _table()["engines"].values() if key in rows)
+
+
 def _alike(group: str, kind: Kind, default: Any, *names: str) -> Iterator[Key]:
     """Settings of one group that differ in their names alone."""
     return (Key(f"{group}{name}", kind, default) for name in names)
+
+
+def _shipped(group: str, *names: str) -> Iterator[Key]:
+    """Settings of one group whose kind and default are those of the first release that ships them."""
+    of = {bool: TRUTH, int: INT, float: FLOAT, str: TEXT}
+    for name in names:
+        default = first_default(f"{group}{name}")
+        yield Key(f"{group}{name}", of[type(default)], default)
 
 
 def _constant(value: Any) -> Any:
@@ -87,26 +106,20 @@ _CONSTANT = kinds.OPTIONAL_WHOLE._replace(convert=_constant, schema={"type": ["n
 SHUFFLES = {True: "epoch_permutation", False: "none"}
 SETTINGS = (
     # in the order in which they are written
-    Key("trainer.nnodes", INT, 1),
-    Key("trainer.n_gpus_per_node", INT, 8),
-    *_alike("", INT, 1, *(key for keys in PARALLEL.values() for key in keys if key is not None)),
-    Key("actor_rollout_ref.model.use_remove_padding", TRUTH, False),
-    Key(f"{ROLLOUT}name", TEXT, "vllm"),
-    Key(f"{ROLLOUT}tensor_model_parallel_size", INT, 2),
+    *_shipped("trainer.", "nnodes", "n_gpus_per_node"),
+    *_shipped("", *(key for keys in PARALLEL.values() for key in keys if key is not None)),
+    *_shipped("actor_rollout_ref.", "model.use_remove_padding", "rollout.name", "rollout.tensor_model_parallel_size"),
     Key(f"{ROLLOUT}n", INT, 1, "rollout.completions_per_prompt"),
     Key("data.train_batch_size", INT, 1024, "rollout.prompts_per_rollout"),
-    Key(f"{ACTOR}ppo_mini_batch_size", INT, 256),
-    Key("trainer.v1.trainer_mode", TEXT, "sync"),
+    *_shipped("", f"{ACTOR}ppo_mini_batch_size", "trainer.v1.trainer_mode"),
     Key("trainer.v1.sampler.max_off_policy_threshold", OPTIONAL_INT),
     Key(f"{ACTOR}ppo_epochs", INT, 1, "optimizer_step.passes_per_rollout"),
-    *_alike(ACTOR, TRUTH, False, "shuffle", "use_dynamic_bsz"),
-    Key(f"{ACTOR}ppo_max_token_len_per_gpu", INT, 16384),
+    *_shipped(ACTOR, "shuffle", "use_dynamic_bsz", "ppo_max_token_len_per_gpu"),
     Key(f"{ROLLOUT}log_prob_max_token_len_per_gpu", INT, 16384),
     Key(f"{ACTOR}ppo_micro_batch_size_per_gpu", OPTIONAL_INT),
-    Key(f"{ROLLOUT}log_prob_micro_batch_size_per_gpu", OPTIONAL_INT),
-    Key(f"{REFERENCE}log_prob_micro_batch_size_per_gpu", OPTIONAL_INT),
+    *_alike("", OPTIONAL_INT, None, *(f"{group}log_prob_micro_batch_size_per_gpu" for group in (ROLLOUT, REFERENCE))),
     Key("data.gen_batch_size", OPTIONAL_INT),
-    Key("algorithm.filter_groups.enable", TRUTH, False),
+    *_shipped("algorithm.filter_groups.", "enable"),
     Key("algorithm.filter_groups.metric", OPTIONAL_TEXT),
     Key("data.shuffle", TRUTH, True, "order.prompt_shuffle", SHUFFLES),
     Key("data.seed", OPTIONAL_INT, 1),  # verl 0.4.0 to 0.6.0 main_ppo.create_rl_sampler: data_config.get("seed", 1)
@@ -114,122 +127,93 @@ SETTINGS = (
     Key("trainer.use_legacy_worker_impl", TEXT, "enable"),
     Key("trainer.total_training_steps", kinds.OPTIONAL_WHOLE, None, "horizon.rollouts"),
     Key("trainer.total_epochs", kinds.WHOLE, 30),
-    Key(f"{ACTOR}loss_agg_mode", TEXT, "token-mean"),
+    *_shipped(ACTOR, "loss_agg_mode"),
     Key(f"{ACTOR}loss_scale_factor", _CONSTANT),
-    Key("algorithm.adv_estimator", TEXT, "gae"),
-    Key("algorithm.norm_adv_by_std_in_grpo", TRUTH, True),
-    Key(SQUARES, TRUTH, False),
-    *_alike("algorithm.", FLOAT, 1.0, "gamma", "lam"),
+    *_shipped("algorithm.", "adv_estimator", "norm_adv_by_std_in_grpo"),
+    *_shipped("", SQUARES, "algorithm.gamma", "algorithm.lam"),
     Key(f"{CRITIC}enable", kinds.OPTIONAL_TRUTH),
     Key(f"{CRITIC}ppo_mini_batch_size", INT, 256),
     Key(f"{CRITIC}ppo_epochs", INT, 1),
     *_alike(CRITIC, TRUTH, False, "shuffle", "use_dynamic_bsz"),
-    Key(f"{CRITIC}ppo_max_token_len_per_gpu", INT, 32768),
+    *_shipped(CRITIC, "ppo_max_token_len_per_gpu"),
     Key(f"{CRITIC}ppo_micro_batch_size_per_gpu", OPTIONAL_INT),
     Key(f"{CRITIC}loss_agg_mode", TEXT, "token-mean"),
     Key(f"{CRITIC}loss_scale_factor", _CONSTANT),
-    Key(f"{CRITIC}cliprange_value", FLOAT, 0.5),
-    Key(f"{CRITIC}optim.lr", FLOAT, 1e-05),
+    *_shipped(CRITIC, "cliprange_value", "optim.lr"),
     *_alike(CRITIC, _NORM, 1.0, "grad_clip", "optim.clip_grad"),
     Key("trainer.critic_warmup", kinds.WHOLE, 0),
-    Key(f"{ACTOR}policy_loss.loss_mode", TEXT, "vanilla"),
+    *_shipped(ACTOR, "policy_loss.loss_mode"),
     *_alike(f"{ACTOR}clip_ratio_", OPTIONAL_FLOAT, 0.2, "low", "high"),
-    Key(f"{ACTOR}clip_ratio_c", FLOAT, 3.0),
-    Key("distillation.enabled", TRUTH, False),
-    Key("distillation.distillation_loss.loss_mode", TEXT, "k3"),
-    Key("distillation.distillation_loss.use_task_rewards", TRUTH, True),
-    Key("distillation.distillation_loss.use_policy_gradient", TRUTH, False),
-    Key("distillation.distillation_loss.policy_loss_mode", TEXT, "vanilla"),
-    *_alike("distillation.distillation_loss.clip_ratio_", FLOAT, 0.2, "low", "high"),
-    Key("algorithm.rollout_correction.bypass_mode", TRUTH, False),
-    Key("algorithm.rollout_correction.loss_type", OPTIONAL_TEXT),
-    Key("algorithm.rollout_correction.rollout_is", OPTIONAL_TEXT),
+    *_shipped("", f"{ACTOR}clip_ratio_c", "distillation.enabled"),
+    *_shipped("distillation.distillation_loss.", "loss_mode", "use_task_rewards", "use_policy_gradient"),
+    *_shipped("distillation.distillation_loss.", "policy_loss_mode", "clip_ratio_low", "clip_ratio_high"),
+    *_shipped("algorithm.rollout_correction.", "bypass_mode"),
+    *_alike("algorithm.rollout_correction.", OPTIONAL_TEXT, None, "loss_type", "rollout_is"),
     Key("algorithm.rollout_correction.rollout_is_threshold", kinds.ANY),
     Key("algorithm.rollout_correction.rollout_rs", OPTIONAL_TEXT),
     Key("algorithm.rollout_correction.rollout_rs_threshold", kinds.ANY),
     Key(f"{ACTOR}entropy_coeff", FLOAT, 0.0, "objective.entropy_coefficient"),
-    Key(f"{ACTOR}use_kl_loss", TRUTH, False),
-    Key("algorithm.use_kl_in_reward", TRUTH, False),
-    Key("algorithm.kl_ctrl.kl_coef", FLOAT, 0.001),
-    Key("algorithm.kl_penalty", TEXT, "kl"),
-    Key(f"{ACTOR}kl_loss_coef", FLOAT, 0.001),
-    Key(f"{ACTOR}kl_loss_type", TEXT, "low_var_kl"),
-    Key(f"{ACTOR}optim.lr", FLOAT, 1e-06),
-    Key(f"{ACTOR}optim.weight_decay", FLOAT, 0.01),
+    *_shipped("", f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward"),
+    *_shipped("algorithm.", "kl_ctrl.kl_coef", "kl_penalty"),
+    *_shipped(ACTOR, "kl_loss_coef", "kl_loss_type", "optim.lr", "optim.weight_decay"),
     Key("data.max_prompt_length", INT, 512, "carried.max_prompt_tokens"),
     Key("data.max_response_length", INT, 512, "carried.max_completion_tokens"),
     Key(f"{ROLLOUT}temperature", FLOAT, 1.0, "carried.temperature"),
     Key(f"{ROLLOUT}top_p", FLOAT, 1.0, "carried.top_p"),
     Key(f"{ROLLOUT}top_k", INT, -1, "carried.top_k"),
     *_alike(ACTOR, _NORM, 1.0, "grad_clip", "optim.clip_grad"),
-    Key(f"{ACTOR}optim.optimizer_impl", TEXT, "torch.optim"),
-    Key(f"{ACTOR}optim.optimizer", TEXT, "AdamW"),
+    *_shipped(ACTOR, "optim.optimizer_impl", "optim.optimizer"),
     Key(f"{ACTOR}optim.name", OPTIONAL_TEXT),
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "adam_beta1", "adam_beta2"),
     Key(f"{ACTOR}optim.betas", kinds.LIST, [0.9, 0.999]),
-    Key(f"{ACTOR}optim.eps", FLOAT, 1e-08),
+    *_shipped(ACTOR, "optim.eps"),
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "adam_eps", "eps"),
     *_alike(f"{ACTOR}optim.", OPTIONAL_TEXT, None, "warmup_style", "lr_decay_style", "decay_type", "lr_scheduler_type"),
     Key(f"{ACTOR}optim.min_lr_ratio", OPTIONAL_FLOAT),
-    Key(f"{ACTOR}optim.num_cycles", FLOAT, 0.5),
-    Key(f"{ACTOR}optim.lr_warmup_steps_ratio", FLOAT, 0.0),
+    *_shipped(ACTOR, "optim.num_cycles", "optim.lr_warmup_steps_ratio"),
     Key(f"{ACTOR}optim.lr_warmup_steps", kinds.OPTIONAL_WHOLE, -1),
-    Key(f"{ACTOR}megatron.dtype", TEXT, "bfloat16"),
+    *_shipped(ACTOR, "megatron.dtype"),
     *_alike(f"{ACTOR}fsdp_config.mixed_precision.", OPTIONAL_TEXT, None, "param_dtype", "reduce_dtype", "buffer_dtype"),
     # what is not written
-    Key("trainer.balance_batch", TRUTH, True),
-    Key("trainer.save_freq", INT, -1),
+    *_shipped("trainer.", "balance_batch", "save_freq"),
     Key(f"{ROLLOUT}logprobs_mode", OPTIONAL_TEXT, "raw_logprobs"),
-    Key(f"{ROLLOUT}calculate_log_probs", TRUTH, False),
-    Key("trainer.resume_mode", TEXT, "auto"),
-    Key("trainer.v1.sampler.max_off_policy_strategy", TEXT, "drop"),
-    Key("trainer.v1.sampler.sync_refill_failed_groups", TRUTH, False),
-    Key("data.dataloader_num_workers", INT, 8),
-    Key("data.truncation", TEXT, "error"),
-    Key("data.filter_overlong_prompts", TRUTH, False),
-    Key("data.train_max_samples", INT, -1),
-    Key(f"{ACTOR}strategy", TEXT, "fsdp"),
-    Key(PREFIX_GROUPER, TRUTH, False),
-    Key("actor_rollout_ref.model.use_fused_kernels", TRUTH, False),
+    *_shipped("", f"{ROLLOUT}calculate_log_probs", "trainer.resume_mode"),
+    *_shipped("trainer.v1.sampler.", "max_off_policy_strategy", "sync_refill_failed_groups"),
+    *_shipped("data.", "dataloader_num_workers", "truncation", "filter_overlong_prompts", "train_max_samples"),
+    *_shipped("", f"{ACTOR}strategy", PREFIX_GROUPER, "actor_rollout_ref.model.use_fused_kernels"),
     *_alike(ACTOR, OPTIONAL_INT, None, "ppo_micro_batch_size", "data_loader_seed"),
-    Key(f"{ACTOR}clip_ratio", FLOAT, 0.2),
-    Key(f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size", INT, 1),
-    Key(f"{ACTOR}fsdp_config.dtype", TEXT, "bfloat16"),
-    Key(f"{ACTOR}megatron.router_replay.mode", TEXT, "disabled"),
+    *_shipped(ACTOR, "clip_ratio", "fsdp_config.ulysses_sequence_parallel_size", "fsdp_config.dtype"),
+    *_shipped(ACTOR, "megatron.router_replay.mode"),
     Key(f"{ACTOR}optim.grad_clip", or_null(_NORM)),
     *_alike(f"{ACTOR}optim.override_optimizer_config.", OPTIONAL_FLOAT, None, "lr", "weight_decay"),
     Key(f"{ACTOR}optim.override_optimizer_config.betas", kinds.OPTIONAL_LIST),
     Key(f"{ROLLOUT}mode", TEXT, "async"),
-    Key(AGENT_WORKERS, INT, 8),
+    *_shipped("", AGENT_WORKERS),
     Key(AGENT_MANAGER, OPTIONAL_TEXT),
-    *_alike(ROLLOUT, INT, 1, "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"),
-    Key(f"{ROLLOUT}val_kwargs.do_sample", TRUTH, False),
-    Key(f"{ROLLOUT}multi_turn.enable", TRUTH, False),
+    *_shipped(ROLLOUT, "data_parallel_size", "pipeline_model_parallel_size", "expert_parallel_size"),
+    *_shipped(ROLLOUT, "val_kwargs.do_sample", "multi_turn.enable"),
     *_alike(f"{ROLLOUT}multi_turn.", OPTIONAL_TEXT, None, "tool_config_path", "interaction_config_path"),
     Key(f"{ROLLOUT}log_prob_micro_batch_size", OPTIONAL_INT),
     Key(f"{ROLLOUT}log_prob_use_dynamic_bsz", TRUTH, False),
     Key(f"{REFERENCE}log_prob_micro_batch_size", OPTIONAL_INT),
     Key(f"{REFERENCE}ulysses_sequence_parallel_size", INT, 1),
-    Key("algorithm.kl_ctrl.type", TEXT, "fixed"),
-    Key("algorithm.use_pf_ppo", TRUTH, False),
+    *_shipped("algorithm.", "kl_ctrl.type", "use_pf_ppo"),
     Key("algorithm.filter_groups.max_num_gen_batches", kinds.WHOLE, 0),
-    Key(f"{CRITIC}strategy", TEXT, "fsdp"),
+    *_shipped(CRITIC, "strategy"),
     Key(f"{CRITIC}ppo_micro_batch_size", OPTIONAL_INT),
     *_alike(f"{CRITIC}forward_micro_batch_size", OPTIONAL_INT, None, "", "_per_gpu"),
-    *_alike(CRITIC, INT, 1, "ulysses_sequence_parallel_size", "fsdp.ulysses_sequence_parallel_size"),
-    *_alike("", INT, 1, *megatron_sizes(CRITIC)),
-    Key(f"{CRITIC}megatron.dtype", TEXT, "bfloat16"),
+    *_shipped(CRITIC, "ulysses_sequence_parallel_size", "fsdp.ulysses_sequence_parallel_size"),
+    *_shipped("", *megatron_sizes(CRITIC), f"{CRITIC}megatron.dtype"),
     Key(f"{CRITIC}optim.grad_clip", or_null(_NORM)),
     Key(f"{CRITIC}optim.override_optimizer_config.lr", OPTIONAL_FLOAT),
     *_alike(f"{CRITIC}optim.", OPTIONAL_TEXT, None, "warmup_style", "lr_scheduler_type"),
-    Key(f"{CRITIC}model.use_remove_padding", TRUTH, False),
+    *_shipped(CRITIC, "model.use_remove_padding"),
     Key("reward_model.enable", kinds.OPTIONAL_TRUTH, False),
     *_alike("reward_model.", TRUTH, False, "use_dynamic_bsz", "use_reward_loop"),
     *_alike("reward_model.micro_batch_size", OPTIONAL_INT, None, "", "_per_gpu"),
     Key("reward_model.enable_resource_pool", kinds.OPTIONAL_TRUTH, False),
     Key("reward_model.num_workers", OPTIONAL_INT, 1),
-    *_alike("reward.reward_model.", TRUTH, False, "enable", "enable_resource_pool"),
-    Key("reward.num_workers", INT, 8),
+    *_shipped("reward.", "reward_model.enable", "reward_model.enable_resource_pool", "num_workers"),
 )
 """Settings that are read, and what holds where a version's configuration has no such key (`default`). What one key
 decides alone has its canonical field beside it."""
@@ -271,12 +255,6 @@ def is_known(version: str) -> bool:
     except ValueError:  # no version, or a number of more digits than Python reads
         return False
     return not parsed.is_devrelease and SpecifierSet(VERSIONS).contains(parsed)
-
-
-@lru_cache(maxsize=1)
-def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = json.loads(Path(__file__).with_name("defaults.json").read_bytes())
-    return table
 
 
 def engines_of(version: str) -> tuple[str, ...]:
