@@ -8,14 +8,14 @@ Only checkouts whose parsers have been read are known; the same flag has other d
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key, keys_of
 from batchbridge.kit.kinds import Kind, one_of, or_null
 from batchbridge.kit.parser_kinds import BOOL, FLOAT, INT
-from batchbridge.kit.shipped_settings import shipped
+from batchbridge.kit.shipped_settings import Meant, rows, shipped
 from batchbridge.kit.versions import holds, release_after
 from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, GIVEN, PER_NODE, POSITIVE, SEED, TEXT
 
@@ -47,9 +47,10 @@ SCRIPT = "script"
 PROMPTS, GROUP, NODES = "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "num_learners_per_node"
 """Keys of the GRPO scripts, prompts and completions of a rollout and learners."""
 
-BEFORE_1, FROM_1 = "<2026.1.26", ">=2026.1.26"
+FIRST, THIRD = "2026.1.26", "2026.6.10"
+BEFORE_1, FROM_1 = f"<{FIRST}", f">={FIRST}"
 """Checkouts of the GRPO scripts before the first release, and from it on."""
-BEFORE_3, FROM_3 = "<2026.6.10", ">=2026.6.10"
+BEFORE_3, FROM_3 = f"<{THIRD}", f">={THIRD}"
 ATTENTION = ("torch", "flash_2", "flash_3", "flash_4", "te")
 """Words of `attn_implementation` from v0.3.0 on. Source: AttentionBackendName of OLMo-core."""
 SCALES = {"standard": "group", "centered": "none"}
@@ -58,112 +59,102 @@ SURROGATES = (lambda name: "cispo" if name == "cispo" else "ppo", lambda name: "
 """Surrogates by `loss_fn`: what is neither is refused, in both directions, by others."""
 
 
-def _later(row: Key) -> tuple[Key, Key]:
-    """A setting since v0.1.0; before, the script's code fixes it."""
-    return row._replace(versions=BEFORE_1, fixed=True), row._replace(versions=FROM_1)
-
-
-def _changed(row: Key, default: object) -> tuple[Key, Key]:
-    """A setting that has another default since v0.3.0."""
-    return row._replace(versions=BEFORE_3), row._replace(versions=FROM_3, default=default)
-
-
 BOUND = (lambda bound: 0.0 if bound is None else canonical_bound(bound), native_bound)
 """No command line says None, and to grpo.py a bound of 0 is not a bound that is off."""
 
-GRPO_ROWS = (
+_GRPO = (
     # what one key decides alone has its canonical field beside it, and the words for it
     # ---- data_loader.py, StreamingDataLoaderConfig and VLLMConfig
-    Key(PROMPTS, COUNT, 16, "rollout.prompts_per_rollout"),
-    Key(GROUP, COUNT, 4, "rollout.completions_per_prompt"),
-    Key("pack_length", POSITIVE, 512),
-    Key("max_prompt_token_length", POSITIVE, 256, "carried.max_prompt_tokens"),
-    Key("response_length", POSITIVE, 256, "carried.max_completion_tokens"),
-    *_changed(Key("async_steps", COUNT, 1, "staleness.maximum"), 8),
-    *_later(Key("active_sampling", BOOL, False)),
-    *_later(Key("filter_zero_std_samples", BOOL, True)),
-    Key("mask_truncated_completions", BOOL, False, "rollout.truncated_completions", TRUNCATED),
-    *_changed(Key("advantage_normalization_type", TEXT, "standard", "advantage.scale", SCALES), "centered"),
-    Key("temperature", FLOAT, 0.7, "carried.temperature", versions="<2026.8.20"),
-    Key("temperature", FLOAT, 1.0, "carried.temperature", versions=">=2026.8.20"),
-    Key("vllm_top_p", FLOAT, 1.0, "carried.top_p"),
+    Meant(PROMPTS, "rollout.prompts_per_rollout", kind=COUNT),
+    Meant(GROUP, "rollout.completions_per_prompt", kind=COUNT),
+    Meant("pack_length", kind=POSITIVE),
+    Meant("max_prompt_token_length", "carried.max_prompt_tokens", kind=POSITIVE),
+    Meant("response_length", "carried.max_completion_tokens", kind=POSITIVE),
+    Meant("async_steps", "staleness.maximum", kind=COUNT),
+    *(Meant(name, before=True) for name in ("active_sampling", "filter_zero_std_samples")),
+    Meant("mask_truncated_completions", "rollout.truncated_completions", TRUNCATED),
+    Meant("advantage_normalization_type", "advantage.scale", SCALES, TEXT),
+    Meant("temperature", "carried.temperature"),
+    Meant("vllm_top_p", "carried.top_p"),
     # ---- the experiment: Args before 2026.6.10, GRPOExperimentConfig and TrainingConfig after; the scripts'
     # parser.set_defaults
-    Key("total_episodes", COUNT, 100_000),
-    Key("num_mini_batches", POSITIVE, 1),
-    Key("num_epochs", POSITIVE, 1, "optimizer_step.passes_per_rollout"),
-    Key("per_device_train_batch_size", POSITIVE, 1),
-    Key("gradient_accumulation_steps", or_null(ANY_INTEGER), 1, versions=FROM_3),  # never read
-    Key(NODES, PER_NODE, [1]),
-    *_later(Key("sequence_parallel_size", POSITIVE, 1)),
-    Key("deepspeed_stage", COUNT, 0),
-    Key("fsdp_shard_degree", or_null(POSITIVE), None, versions=FROM_3),
-    Key("fsdp_num_replicas", or_null(POSITIVE), None, versions=FROM_3),
-    *_changed(Key("seed", SEED, 1, "order.seed"), 42),
-    Key("beta", FLOAT, 0.05),
-    Key("kl_estimator", TEXT, "kl3", versions=BEFORE_1),
-    Key("kl_estimator", COUNT, 2, versions=FROM_1),
-    Key("masked_mean_axis", or_null(ANY_INTEGER), None, versions=BEFORE_1),
-    Key("masked_mean_denominator", or_null(FLOAT), None, versions=BEFORE_1),
-    Key("fill_completions", BOOL, False, versions=BEFORE_1),
-    Key("allow_world_padding", BOOL, False, versions=BEFORE_1),
-    Key("clip_lower", FLOAT, 0.2, "objective.clip_low"),
-    *_changed(Key("clip_higher", FLOAT, 0.2, "objective.clip_high"), 0.272),
-    *_later(Key("loss_fn", TEXT, "dapo", "objective.surrogate", SURROGATES)),
-    *_later(Key("loss_denominator", TEXT, "token")),
-    *_later(Key("load_ref_policy", BOOL, True)),
-    Key("ref_policy_update_freq", or_null(POSITIVE)),
-    Key("alpha", FLOAT, 0.6),
-    Key("use_vllm_logprobs", BOOL, False),
-    Key("truncated_importance_sampling_ratio_cap", FLOAT, 0.0, versions=BEFORE_3),
-    Key("use_rho_correction", BOOL, True, versions=FROM_3),
-    Key("rho_clamp_lower_bound", FLOAT, 0.0, versions=FROM_3),
-    Key("rho_clamp_upper_bound", FLOAT, 2.0, versions=FROM_3),
-    Key("rho_mask_lower_bound", FLOAT, 0.0, versions=FROM_3),
-    Key("rho_mask_upper_bound", FLOAT, 0.0, versions=FROM_3),
-    Key("learning_rate", FLOAT, 2e-5, "carried.learning_rate"),
-    Key("lr_scheduler_type", TEXT, "linear"),
-    Key("warm_up_steps", COUNT, 0, versions=BEFORE_3),
-    Key("warmup_ratio", FLOAT, 0.0),
-    Key("weight_decay", FLOAT, 0.0),
-    Key("set_weight_decay_on_bias_and_norm", BOOL, True),
-    Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm", versions=BEFORE_1, fixed=True),
-    Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm", versions=f"{FROM_1},{BEFORE_3}"),
-    Key("max_grad_norm", or_null(FLOAT), 1.0, "carried.max_gradient_norm", BOUND, versions=FROM_3),
+    Meant("total_episodes", kind=COUNT),
+    Meant("num_mini_batches", kind=POSITIVE),
+    Meant("num_epochs", "optimizer_step.passes_per_rollout", kind=POSITIVE),
+    Meant("per_device_train_batch_size", kind=POSITIVE, default=1),
+    Meant("gradient_accumulation_steps", kind=or_null(ANY_INTEGER)),  # never read
+    Meant(NODES, kind=PER_NODE),
+    Meant("sequence_parallel_size", kind=POSITIVE, before=True),
+    Meant("deepspeed_stage", kind=COUNT),
+    *(Meant(name, kind=or_null(POSITIVE)) for name in ("fsdp_shard_degree", "fsdp_num_replicas")),
+    Meant("seed", "order.seed", kind=SEED),
+    Meant("beta"),
+    Meant("kl_estimator", until=FIRST),
+    Meant("kl_estimator", kind=COUNT, since=FIRST),
+    Meant("masked_mean_axis", kind=or_null(ANY_INTEGER)),
+    *(Meant(name) for name in ("masked_mean_denominator", "fill_completions", "allow_world_padding")),
+    Meant("clip_lower", "objective.clip_low"),
+    Meant("clip_higher", "objective.clip_high"),
+    Meant("loss_fn", "objective.surrogate", SURROGATES, TEXT, "dapo", before=True),
+    *(Meant(name, before=True) for name in ("loss_denominator", "load_ref_policy")),
+    Meant("ref_policy_update_freq", kind=or_null(POSITIVE)),
+    *(Meant(name) for name in ("alpha", "use_vllm_logprobs", "truncated_importance_sampling_ratio_cap")),
+    Meant("use_rho_correction"),
+    *(Meant(f"rho_{act}_{end}_bound") for act in ("clamp", "mask") for end in ("lower", "upper")),
+    Meant("learning_rate", "carried.learning_rate"),
+    Meant("lr_scheduler_type", kind=TEXT),
+    Meant("warm_up_steps", kind=COUNT),
+    Meant("warmup_ratio", default=0.0),
+    *(Meant(name) for name in ("weight_decay", "set_weight_decay_on_bias_and_norm")),
+    Meant("max_grad_norm", "carried.max_gradient_norm", until=THIRD, before=True),
+    Meant("max_grad_norm", "carried.max_gradient_norm", BOUND, default=1.0, since=THIRD),
 )
+_PPO = (
+    # ---- Args, and DatasetConfig in the first
+    Meant("local_rollout_batch_size", kind=POSITIVE),
+    Meant("number_samples_per_prompt", "rollout.completions_per_prompt", kind=POSITIVE),
+    Meant("local_mini_batch_size", kind=POSITIVE),
+    Meant("per_device_train_batch_size", "micro_batch.completions_per_device", kind=POSITIVE),
+    Meant("gradient_accumulation_steps", kind=or_null(ANY_INTEGER)),  # overwritten by calculate_runtime_args
+    Meant("num_mini_batches", kind=ANY_INTEGER),
+    Meant("num_epochs", "optimizer_step.passes_per_rollout", kind=COUNT),
+    Meant("total_episodes", kind=COUNT),
+    Meant("actor_num_gpus_per_node", kind=PER_NODE),
+    Meant("deepspeed_stage", kind=COUNT),
+    Meant("seed", "order.seed", kind=SEED),
+    Meant("async_mode", "staleness.mode", {True: "lookahead", False: "sync"}),
+    Meant("beta", "objective.kl_coefficient"),
+    Meant("kl_estimator", kind=TEXT),
+    Meant("cliprange", ("objective.clip_low", "objective.clip_high")),
+    *(Meant(name) for name in ("vf_coef", "cliprange_value")),
+    Meant("gamma", default=1.0),
+    *(Meant(name) for name in ("lam", "whiten_rewards")),
+    Meant("max_prompt_token_length", "carried.max_prompt_tokens", kind=or_null(POSITIVE), until="2025.10.20"),
+    Meant("max_prompt_token_length", "carried.max_prompt_tokens", kind=POSITIVE, since="2025.10.20"),
+    Meant("response_length", "carried.max_completion_tokens", kind=POSITIVE),
+    Meant("temperature", "carried.temperature"),
+    Meant("learning_rate", "carried.learning_rate"),
+    Meant("lr_scheduler_type", kind=TEXT),
+    Meant("warm_up_steps", kind=COUNT),
+    Meant("warmup_ratio"),
+)
+
+
+_KINDS = {"float": FLOAT, "float?": or_null(FLOAT), "bool": BOOL, "str": TEXT, "=kl1|=kl2|=kl3|=kl4": TEXT}
+"""The kinds of settings above that have none beside them, by the words that `declared.json` has for types."""
+
+
+def _rows(script: str, meant: Sequence[Meant]) -> tuple[Key, ...]:
+    """The rows of what means something, in its order."""
+    table = shipped("batchbridge_open_instruct")[script]
+    named = {one.key: table.settings[one.key] for one in meant}
+    return tuple(rows(table._replace(settings=named), _KINDS, meant))
+
+
+GRPO_ROWS = _rows(GRPO_FAST, _GRPO)
 """Settings of grpo_fast.py and grpo.py. Source of what 2025.10.20 has no setting for: grpo_fast.py,
 data_preparation_thread and PolicyTrainerRayProcess; utils.py, get_train_ds_config; fc22674da."""
-PPO_ROWS = (
-    # ---- Args, and DatasetConfig in the first
-    Key("local_rollout_batch_size", POSITIVE, 64),
-    Key("number_samples_per_prompt", POSITIVE, 1, "rollout.completions_per_prompt"),
-    Key("local_mini_batch_size", POSITIVE, 64),
-    Key("per_device_train_batch_size", POSITIVE, 1, "micro_batch.completions_per_device"),
-    Key("gradient_accumulation_steps", or_null(ANY_INTEGER)),  # overwritten by calculate_runtime_args
-    Key("num_mini_batches", ANY_INTEGER, 1),
-    Key("num_epochs", COUNT, 4, "optimizer_step.passes_per_rollout"),
-    Key("total_episodes", COUNT, 100_000),
-    Key("actor_num_gpus_per_node", PER_NODE, [1]),
-    Key("deepspeed_stage", COUNT, 0),
-    Key("seed", SEED, 1, "order.seed"),
-    Key("async_mode", BOOL, True, "staleness.mode", {True: "lookahead", False: "sync"}),
-    Key("beta", FLOAT, 0.05, "objective.kl_coefficient"),
-    Key("kl_estimator", TEXT, "kl1"),
-    Key("cliprange", FLOAT, 0.2, ("objective.clip_low", "objective.clip_high")),
-    Key("vf_coef", FLOAT, 0.1),
-    Key("cliprange_value", FLOAT, 0.2),
-    Key("gamma", FLOAT, 1.0),
-    Key("lam", FLOAT, 0.95),
-    Key("whiten_rewards", BOOL, False),
-    Key("max_prompt_token_length", or_null(POSITIVE), None, "carried.max_prompt_tokens", versions="<2025.11.3"),
-    Key("max_prompt_token_length", POSITIVE, 256, "carried.max_prompt_tokens", versions=">=2025.11.3"),
-    Key("response_length", POSITIVE, 53, "carried.max_completion_tokens"),
-    Key("temperature", FLOAT, 0.7, "carried.temperature"),
-    Key("learning_rate", FLOAT, 2e-5, "carried.learning_rate"),
-    Key("lr_scheduler_type", TEXT, "linear"),
-    Key("warm_up_steps", COUNT, 0),
-    Key("warmup_ratio", FLOAT, 0.0),
-)
+PPO_ROWS = _rows(PPO, _PPO)
 """Settings of the PPO script."""
 REMOVED: Mapping[str, tuple[str, str]] = {
     # flag of grpo_fast.py -> the day it went, and the commit
