@@ -9,7 +9,7 @@ from batchbridge.kit.file_schema import LEAF, ChoiceWords, nested, refused, sett
 from batchbridge.kit.key_table import Key
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.meaning import LOSS_TYPES, estimators_of
-from batchbridge_easyr1.settings import FREE_GROUPS, SET_BY_EASYR1, kinds_of, ranges, settings_of
+from batchbridge_easyr1.settings import FREE_GROUPS, SET_BY_EASYR1, kinds_of, settings_of, versions_with
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     names.NODES: ("nodes", "Nodes of the run."),
@@ -74,9 +74,7 @@ def settings_schema(version: str, decides: Callable[[str], str | None]) -> dict[
         if key not in rows:
             del leaves[key]["default"]  # not recorded
             leaves[key] |= {} if key in FREE_GROUPS else LEAF
-    for versions, keys in ranges().items():
-        for key in keys:
-            if key not in leaves:
-                why = f"EasyR1 {version} has no setting {key}; EasyR1 {versions} has it"
-                leaves[key] = refused(why)
+    for key, versions in versions_with().items():
+        if key not in leaves:
+            leaves[key] = refused(f"EasyR1 {version} has no setting {key}; EasyR1 {versions} has it")
     return nested(leaves, [group for group in FREE_GROUPS if group in kinds_of(version)])

@@ -1,11 +1,13 @@
-"""EasyR1's settings by version: keys, kinds, defaults of its dataclasses, and what its published config.yaml says."""
+"""EasyR1's settings by version: what those mean that decide something here, and what its published config.yaml says.
+
+Every key, its type and its default stand in `declared.json`, which tests/upstream/declare.py writes from the
+dataclasses of each version.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from batchbridge.kit import omegaconf_kinds as kinds
@@ -13,6 +15,7 @@ from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import Kind, WrongValue, or_null
 from batchbridge.kit.omegaconf_kinds import structured
+from batchbridge.kit.shipped_settings import Meant, rows, shipped
 from batchbridge.kit.versions import holds as holds
 
 VERSIONS = ">=0.3.0"
@@ -47,73 +50,66 @@ OPTIMIZERS, SCHEDULES, KL_TYPES = ("adamw", "adamw_bf16"), ("constant", "cosine"
 _build_model_optimizer, core_algos.get_kl_controller."""
 KL_ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
 INT, FLOAT, BOOL, TEXT = (structured(kind) for kind in (kinds.INT, kinds.FLOAT, kinds.BOOL, kinds.TEXT))
-OPTIONAL_INT, OPTIONAL_FLOAT = structured(kinds.OPTIONAL_INT), structured(kinds.OPTIONAL_FLOAT)
 LIST = kinds.LIST
 SHUFFLES = {True: "epoch_permutation", False: "none"}
 _OPTIM = f"{ACTOR}optim."
 
-SETTINGS = (
+_MEANT = (
     # what one key decides alone has its canonical field beside it, and the words for it
-    Key(NODES, INT, 1),
-    Key(GPUS, INT, 8),
-    Key(f"{ACTOR}ulysses_sequence_parallel_size", INT, 1, "topology.context_parallel", versions="<0.3.1"),
-    Key(f"{ACTOR}ulysses_size", INT, 1, "topology.context_parallel", versions=">=0.3.1"),
-    Key(f"{ROLLOUT}tensor_parallel_size", INT, 2),
-    Key(GROUP, INT, 1, "rollout.completions_per_prompt"),
-    Key(PASSES, INT, 1, "optimizer_step.passes_per_rollout"),
-    Key(PROMPTS, INT, 512, "rollout.prompts_per_rollout"),
-    Key(BATCH, INT, 256),
-    Key(MINI_ROLLOUT, OPTIONAL_INT, None, "rollout.prompts_per_generation_batch", versions=">=0.3.1"),
-    Key(FILTER, BOOL, False, versions=">=0.3.1"),
-    Key(FILTER_LOW, FLOAT, 0.01, versions=">=0.3.1"),
-    Key(FILTER_HIGH, FLOAT, 0.99, versions=">=0.3.1"),
-    Key(f"{_OPTIM}lr", FLOAT, 1e-6, "carried.learning_rate"),
-    Key(f"{_OPTIM}strategy", TEXT, "adamw", "carried.optimizer"),
-    Key(f"{_OPTIM}weight_decay", FLOAT, 0.01, "carried.weight_decay"),
-    Key(WARMUP_SHARE, FLOAT, 0.0),
-    Key(PROMPT_TOKENS, INT, 512, "carried.max_prompt_tokens"),
-    Key(RESPONSE_TOKENS, INT, 512, "carried.max_completion_tokens"),
-    Key(f"{ROLLOUT}temperature", FLOAT, 1.0, "carried.temperature"),
-    Key(f"{ROLLOUT}top_p", FLOAT, 1.0, "carried.top_p"),
-    Key(f"{ROLLOUT}top_k", INT, -1, "carried.top_k"),
-    Key(f"{ACTOR}fsdp.mp_param_dtype", TEXT, "bf16", "carried.precision"),
-    Key(BOUND, FLOAT, 1.0, "carried.max_gradient_norm", (canonical_bound, native_bound)),
-    Key(WARMUP_STEPS, OPTIONAL_INT, versions=">=0.3.1"),
-    Key(f"{_OPTIM}betas", LIST, [0.9, 0.999]),
-    Key(f"{_OPTIM}lr_scheduler_type", TEXT, "constant", versions=">=0.3.3.dev0"),
-    Key(f"{_OPTIM}min_lr_ratio", OPTIONAL_FLOAT),
-    Key(DYNAMIC, BOOL, True, versions=">=0.3.2"),
-    Key(MICRO, INT, 4),
-    Key(FORWARD, INT, 16),
-    Key(MODE, TEXT, "token", "loss.policy.aggregation", AGGREGATIONS, versions=">=0.3.1"),
-    Key(ESTIMATOR, TEXT, "grpo"),
-    Key(LOSS_TYPE, TEXT, "default", versions=">=0.3.3.dev0"),
-    Key(f"{ACTOR}clip_ratio_low", FLOAT, 0.2, "objective.clip_low"),
-    Key(f"{ACTOR}clip_ratio_high", FLOAT, 0.3, "objective.clip_high"),
-    Key(f"{ACTOR}clip_ratio_dual", FLOAT, 3.0, "objective.dual_clip"),
-    Key("algorithm.disable_kl", BOOL, False),
-    Key("algorithm.use_kl_loss", BOOL, False),
-    Key("algorithm.kl_coef", FLOAT, 0.001),
-    Key("algorithm.kl_penalty", TEXT, "kl"),
-    Key(f"{DATA}seed", INT, 1, "order.seed"),
-    Key(f"{DATA}shuffle", BOOL, True, "order.prompt_shuffle", SHUFFLES),
-    Key("trainer.max_steps", OPTIONAL_INT, None, "horizon.rollouts"),
-    Key("trainer.total_episodes", INT, 10, versions="<0.3.1"),
-    Key("trainer.total_epochs", INT, 15, versions=">=0.3.1"),
+    *(Meant(name) for name in (NODES, GPUS)),
+    *(
+        Meant(f"{ACTOR}{name}", "topology.context_parallel")
+        for name in ("ulysses_sequence_parallel_size", "ulysses_size")
+    ),
+    Meant(f"{ROLLOUT}tensor_parallel_size"),
+    Meant(GROUP, "rollout.completions_per_prompt"),
+    Meant(PASSES, "optimizer_step.passes_per_rollout"),
+    Meant(PROMPTS, "rollout.prompts_per_rollout"),
+    Meant(BATCH),
+    Meant(MINI_ROLLOUT, "rollout.prompts_per_generation_batch"),
+    *(Meant(name) for name in (FILTER, FILTER_LOW, FILTER_HIGH)),
+    Meant(f"{_OPTIM}lr", "carried.learning_rate"),
+    Meant(f"{_OPTIM}strategy", "carried.optimizer"),
+    Meant(f"{_OPTIM}weight_decay", "carried.weight_decay"),
+    Meant(WARMUP_SHARE),
+    Meant(PROMPT_TOKENS, "carried.max_prompt_tokens"),
+    Meant(RESPONSE_TOKENS, "carried.max_completion_tokens"),
+    *(Meant(f"{ROLLOUT}{name}", f"carried.{name}") for name in ("temperature", "top_p", "top_k")),
+    Meant(f"{ACTOR}fsdp.mp_param_dtype", "carried.precision"),
+    Meant(BOUND, "carried.max_gradient_norm", (canonical_bound, native_bound)),
+    Meant(WARMUP_STEPS),
+    *(Meant(f"{_OPTIM}{name}") for name in ("betas", "lr_scheduler_type", "min_lr_ratio")),
+    *(Meant(name) for name in (DYNAMIC, MICRO, FORWARD)),
+    Meant(MODE, "loss.policy.aggregation", AGGREGATIONS),
+    *(Meant(name) for name in (ESTIMATOR, LOSS_TYPE)),
+    Meant(f"{ACTOR}clip_ratio_low", "objective.clip_low"),
+    Meant(f"{ACTOR}clip_ratio_high", "objective.clip_high"),
+    Meant(f"{ACTOR}clip_ratio_dual", "objective.dual_clip"),
+    *(Meant(f"algorithm.{name}") for name in ("disable_kl", "use_kl_loss", "kl_coef", "kl_penalty")),
+    Meant(f"{DATA}seed", "order.seed"),
+    Meant(f"{DATA}shuffle", "order.prompt_shuffle", SHUFFLES),
+    Meant("trainer.max_steps", "horizon.rollouts"),
+    *(Meant(f"trainer.{name}") for name in ("total_episodes", "total_epochs")),
     # what is not written
-    Key(f"{DATA}filter_overlong_prompts", BOOL, True),
-    Key("algorithm.kl_type", TEXT, "fixed"),
-    Key("algorithm.kl_horizon", FLOAT, 0.0, versions="<0.3.1"),
-    Key("algorithm.kl_horizon", FLOAT, 10000.0, versions=">=0.3.1"),
-    Key(f"{ACTOR}padding_free", BOOL, False, versions="<0.3.1"),
-    Key(f"{ACTOR}padding_free", BOOL, True, versions=">=0.3.1"),
-    Key(f"{ACTOR}fsdp.enable_cpu_offload", BOOL, False),
-    Key(ENGINE_TOKENS, INT, 8192),
-    Key("trainer.critic_warmup", INT, 0),
-    Key(MAX_TRIES, INT, 20, versions=">=0.3.1"),
-    Key(CRITIC_BATCH, INT, 256),
-    Key(CRITIC_FORWARD, INT, 16),
+    Meant(f"{DATA}filter_overlong_prompts"),
+    *(Meant(f"algorithm.{name}") for name in ("kl_type", "kl_horizon")),
+    *(Meant(f"{ACTOR}{name}") for name in ("padding_free", "fsdp.enable_cpu_offload")),
+    *(Meant(name) for name in (ENGINE_TOKENS, "trainer.critic_warmup", MAX_TRIES, CRITIC_BATCH, CRITIC_FORWARD)),
 )
+
+
+def _group(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value
+    raise WrongValue("a group of settings")
+
+
+_GROUP = Kind("dict", "a group of settings", _group, {"type": "object"})
+NAMED_KINDS = {"int": INT, "float": FLOAT, "bool": BOOL, "str": TEXT, "list": LIST, "dict": _GROUP}
+"""Kinds by the word that `declared.json` has for them."""
+_KINDS = NAMED_KINDS | {f"{word}?": or_null(kind) for word, kind in NAMED_KINDS.items()}
+_TABLE = shipped("batchbridge_easyr1")["PPOConfig"]
+SETTINGS = tuple(rows(_TABLE.only(one.key for one in _MEANT), _KINDS, _MEANT))
 """Settings that are read. Source: EasyR1 trainer/config.py, workers/actor/config.py, workers/rollout/config.py at those
 versions."""
 
@@ -168,30 +164,15 @@ def settings_of(version: str) -> Mapping[str, Key]:
     return {row.key: row for row in SETTINGS if holds(row.versions, version)}
 
 
-def _group(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return value
-    raise WrongValue("a group of settings")
-
-
-_GROUP = Kind("dict", "a group of settings", _group, {"type": "object"})
-NAMED_KINDS = {"int": INT, "float": FLOAT, "bool": BOOL, "str": TEXT, "list": LIST, "dict": _GROUP}
-"""Kinds by the word that `keys.json` has for them."""
-
-
 @lru_cache(maxsize=16)
 def kinds_of(version: str) -> Mapping[str, Kind]:
-    """Every key of a configuration in `version` with what its field takes, also those that decide nothing here.
-    Source: EasyR1's own dataclasses, recorded by tests/adapters/easyr1/native/record_types.py."""
-    types = {key: name for versions, keys in ranges().items() if holds(versions, version) for key, name in keys.items()}
-    kinds = {key: (NAMED_KINDS[name.rstrip("?")], name.endswith("?")) for key, name in types.items()}
-    return {key: or_null(kind) if optional else kind for key, (kind, optional) in kinds.items()}
+    """Every key of a configuration in `version` with what its field takes, also those that decide nothing here."""
+    return {row.key: row.kind for row in rows(_TABLE, _KINDS) if holds(row.versions, version)}
 
 
-def ranges() -> Mapping[str, Mapping[str, str]]:
-    """Every key that some version has, with its type, by the versions that have it."""
-    found: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name("keys.json").read_bytes())
-    return found
+def versions_with() -> Mapping[str, str]:
+    """Every key that some version has, and the range of those versions."""
+    return {key: _TABLE.range_of(spans[0][0], spans[-1][1]) for key, spans in _TABLE.settings.items()}
 
 
 def groups_of(keys: Iterable[str]) -> frozenset[str]:

@@ -147,8 +147,7 @@ _KINDS = {"float": FLOAT, "float?": or_null(FLOAT), "bool": BOOL, "str": TEXT, "
 def _rows(script: str, meant: Sequence[Meant]) -> tuple[Key, ...]:
     """The rows of what means something, in its order."""
     table = shipped("batchbridge_open_instruct")[script]
-    named = {one.key: table.settings[one.key] for one in meant}
-    return tuple(rows(table._replace(settings=named), _KINDS, meant))
+    return tuple(rows(table.only(one.key for one in meant), _KINDS, meant))
 
 
 GRPO_ROWS = _rows(GRPO_FAST, _GRPO)

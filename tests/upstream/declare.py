@@ -65,6 +65,18 @@ def fields_of(*places: str) -> Callable[[Path], dict[str, list[Any]]]:
     return read
 
 
+def nested_fields_of(file: str, name: str) -> Callable[[Path], dict[str, list[Any]]]:
+    """The fields of a class and of the classes below it: dotted name to [kind, default], ? where it may be null."""
+
+    def read(root: Path) -> dict[str, list[Any]]:
+        found = declared_fields(root, root / file, name)
+        return {
+            key: [f"{one.kind}?" if one.optional else one.kind, jsonable(one.default)] for key, one in found.items()
+        }
+
+    return read
+
+
 def own_fields(file: Path, name: str) -> list[str]:
     """The fields that a class of a file declares itself."""
     body = ast.parse(file.read_text("utf-8")).body if file.is_file() else []
@@ -199,6 +211,7 @@ TABLES: Mapping[str, tuple[TableOf, ...]] = {
     "verl": (
         TableOf("ppo_trainer of copies", "verl", composed_of("verl/trainer/config", "ppo_trainer"), before="0.4.0"),
     ),
+    "easyr1": (TableOf("PPOConfig", "easyr1", nested_fields_of("verl/trainer/config.py", "PPOConfig")),),
     "openrlhf": (
         TableOf("train_ppo_ray", "openrlhf", options_of("openrlhf/cli/train_ppo_ray.py")),
         TableOf("train_ppo_ray of copies", "openrlhf", options_of("openrlhf/cli/train_ppo_ray.py"), before="0.8.0"),

@@ -34,6 +34,10 @@ class ShippedTable(NamedTuple):
         at = self.releases.index(release)
         return {key: row[2:] for key, rows in self.settings.items() for row in rows if row[0] <= at <= row[1]}
 
+    def only(self, keys: Iterable[str]) -> ShippedTable:
+        """The table of some settings alone, in their order."""
+        return self._replace(settings={key: self.settings[key] for key in keys})
+
     def range_of(self, first: int, last: int, begins: Sequence[str] = ()) -> str:
         """The range of versions of a row. begins: the version from which each release counts; empty: its own."""
         begins = begins or self.releases

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
+from batchbridge.kit.shipped_settings import shipped
 from batchbridge.meaning.findings import verdict
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.installed import version_in
 from batchbridge_easyr1.rules import RULES
-from batchbridge_easyr1.settings import SETTINGS, holds, kinds_of, ranges, settings_of
+from batchbridge_easyr1.settings import SETTINGS, kinds_of, settings_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from agreement import PHASES, disagreements
@@ -186,8 +187,8 @@ def test_the_recorded_types_and_refused_words_are_those_of_easyr1s_own_code():
         return json.loads(done.stdout)
 
     version = version_in(Path(checkout) / "verl")
-    ours = {key: name for versions, keys in ranges().items() if holds(versions, version) for key, name in keys.items()}
-    assert asked("--of") == ours
+    declared = shipped("batchbridge_easyr1")["PPOConfig"].of(version)
+    assert asked("--of") == {key: row[0] for key, row in declared.items()}
     words = (*TAKEN, *REFUSED)
     assert dict(zip(words, asked("--takes", [[word] for word in words]), strict=True)) == {
         **dict.fromkeys(TAKEN, True),

@@ -1,7 +1,5 @@
-"""The keys of EasyR1's configurations and the types of their fields, by versions: python record_types.py CHECKOUT ...
-
-Rewrites the adapter's keys.json from one checkout of each version that it reads, oldest first. Type: the field's, as
-OmegaConf holds it, with ? where it may be null. Run with what verl/trainer/config.py imports.
+"""The types of the fields of EasyR1's configurations, asked of EasyR1 itself. Type: the field's, as OmegaConf holds it,
+with ? where it may be null. Run with what verl/trainer/config.py imports.
 
     python record_types.py --of CHECKOUT       the types of one checkout, as JSON
     python record_types.py --takes CHECKOUT    which of the command lines on standard input, a JSON list, it takes
@@ -12,12 +10,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-TABLE = Path(__file__).resolve().parents[4] / "adapters" / "batchbridge_easyr1" / "keys.json"
 
 
 def configuration(checkout: Path) -> Any:
@@ -67,29 +62,10 @@ def takes(checkout: Path, commands: list[list[str]]) -> list[bool]:
     return taken
 
 
-def main(checkouts: list[str]) -> None:
+def main(what: str, checkout: str) -> None:
     """See the module."""
-    if checkouts[0] in ("--of", "--takes"):
-        checkout = Path(checkouts[1])
-        print(json.dumps(types(checkout) if checkouts[0] == "--of" else takes(checkout, json.load(sys.stdin))))
-        return
-    by_version: dict[str, dict[str, str]] = {}
-    for checkout in checkouts:
-        said = (Path(checkout) / "verl" / "__init__.py").read_text(encoding="utf-8")
-        version = said.partition("__version__ = ")[2].split()[0].strip("\"'")
-        words = [sys.executable, __file__, "--of", checkout]
-        by_version[version] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-    versions = list(by_version)
-    table: dict[str, dict[str, str]] = {"": {}}
-    for key, kind in sorted({(key, kind) for found in by_version.values() for key, kind in found.items()}):
-        have = [version for version in versions if by_version[version].get(key) == kind]
-        first, last = versions.index(have[0]), versions.index(have[-1])
-        assert have == versions[first : last + 1], f"{key} comes, goes and comes again"
-        bounds = [f">={versions[first]}"] if first else []
-        bounds += [f"<{versions[last + 1]}"] if last + 1 < len(versions) else []
-        table.setdefault(",".join(bounds), {})[key] = kind
-    TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(types(Path(checkout)) if what == "--of" else takes(Path(checkout), json.load(sys.stdin))))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])
