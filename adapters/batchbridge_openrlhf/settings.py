@@ -21,7 +21,8 @@ OLDEST_ENFORCED = "0.10.4"
 """The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "0.11.2"
 """The newest version whose rows are complete; `write` writes for it when nobody names one."""
-DOTTED = ">=0.10.2"
+FIRST_DOTTED = "0.10.2"
+DOTTED = f">={FIRST_DOTTED}"
 """Versions whose names are dotted. Source: openrlhf 0.10.1.post2 and 0.10.2, cli/train_ppo_ray.py."""
 SOURCE = "openrlhf cli/train_ppo_ray.py, parser of each wheel: 0.8.0 to 0.8.11, 0.9.0 to 0.9.10, 0.10.0 to 0.10.4, "
 SOURCE += "0.11.0 to 0.11.2, post releases included"
@@ -136,72 +137,50 @@ ABSENT_IN_COPIES: dict[str, tuple[Any, str]] = {
 }
 """Values that releases before 0.8.0 without an option have in its place, beside `ABSENT`."""
 
-_FLAT = """
-    ref.num_nodes=ref_num_nodes ref.num_gpus_per_node=ref_num_gpus_per_node reward.num_nodes=reward_num_nodes
-    reward.num_gpus_per_node=reward_num_gpus_per_node train.colocate_actor_ref=colocate_actor_ref
-    actor.num_nodes=actor_num_nodes actor.num_gpus_per_node=actor_num_gpus_per_node
-    critic.num_nodes=critic_num_nodes critic.num_gpus_per_node=critic_num_gpus_per_node
-    train.colocate_critic_reward=colocate_critic_reward train.colocate_all=colocate_all_models
-    vllm.num_engines=vllm_num_engines vllm.tensor_parallel_size=vllm_tensor_parallel_size
-    vllm.sync_backend=vllm_sync_backend vllm.sync_with_ray=vllm_sync_with_ray
-    vllm.enable_prefix_caching=enable_prefix_caching vllm.enforce_eager=enforce_eager
-    vllm.enable_sleep=vllm_enable_sleep vllm.gpu_memory_utilization=vllm_gpu_memory_utilization
-    algo.advantage.is_correction_threshold=vllm_is_truncated_threshold train.async_enable=async_train
-    train.async_queue_size=async_queue_size train.partial_rollout_enable=partial_rollout eval.steps=eval_steps
-    ckpt.save_steps=save_steps logger.logging_steps=logging_steps ckpt.path=ckpt_path ckpt.save_hf=save_hf_ckpt
+_RENAMED = """
+    train.colocate_all=colocate_all_models algo.advantage.is_correction_threshold=vllm_is_truncated_threshold
+    train.async_enable=async_train train.partial_rollout_enable=partial_rollout ckpt.save_hf=save_hf_ckpt
     ckpt.disable_ds=disable_ds_ckpt ckpt.max_num=max_ckpt_num ckpt.max_mem=max_ckpt_mem
-    ckpt.load_enable=load_checkpoint ckpt.best_metric_key=best_metric_key
-    ds.use_universal_ckpt=use_ds_universal_ckpt ds.zero_stage=zero_stage
-    actor.gradient_checkpointing_enable=gradient_checkpointing ds.deepcompile=deepcompile ds.param_dtype=param_dtype
-    train.enable_ema=enable_ema train.ema_beta=ema_beta ds.zpg=zpg ds.adam_offload=adam_offload
-    ds.attn_implementation=attn_implementation ds.use_liger_kernel=use_liger_kernel
-    ds.grad_accum_dtype=grad_accum_dtype ds.overlap_comm=overlap_comm
-    actor.gradient_checkpointing_reentrant=gradient_checkpointing_use_reentrant
-    data.disable_fast_tokenizer=disable_fast_tokenizer data.dataloader_num_workers=dataloader_num_workers
-    ds.enable_sleep=deepspeed_enable_sleep ds.tensor_parallel_size=ds_tensor_parallel_size
-    ds.packing_samples=packing_samples train.dynamic_batch_enable=use_dynamic_batch
-    rollout.max_tokens_per_gpu=rollout_max_tokens_per_gpu train.max_tokens_per_gpu=train_max_tokens_per_gpu
-    ds.load_in_4bit=load_in_4bit ds.lora.rank=lora_rank ds.lora.alpha=lora_alpha
-    ds.lora.target_modules=target_modules ds.lora.dropout=lora_dropout ckpt.output_dir=save_path
-    train.num_episodes=num_episodes rollout.batch_size=rollout_batch_size
-    rollout.vllm_generate_batch_size=vllm_generate_batch_size rollout.micro_batch_size=micro_rollout_batch_size
-    train.max_epochs=max_epochs data.max_len=max_len rollout.max_new_tokens=max_new_tokens
-    data.max_samples=max_samples actor.eps_clip=eps_clip actor.eps_clip_low_high=eps_clip_low_high
-    actor.dual_clip=dual_clip critic.value_clip=value_clip algo.advantage.lambd=lambd algo.advantage.gamma=gamma
-    train.micro_batch_size=micro_train_batch_size train.batch_size=train_batch_size
-    reward.normalize_enable=normalize_reward rollout.top_p=top_p rollout.temperature=temperature train.seed=seed
-    train.full_determinism_enable=full_determinism critic.freezing_steps=freezing_actor_steps
-    rollout.n_samples_per_prompt=n_samples_per_prompt critic.save_value_network=save_value_network
-    algo.kl.target=kl_target algo.kl.horizon=kl_horizon algo.kl.init_coef=init_kl_coef
-    actor.policy_loss_type=policy_loss_type algo.kl.estimator=kl_estimator actor.aux_loss_coef=aux_loss_coef
-    actor.entropy_coef=entropy_loss_coef reward.clip_range=reward_clip_range actor.adam.lr=actor_learning_rate
-    actor.adam.betas=adam_betas actor.adam.weight_decay=l2 actor.lr_scheduler=lr_scheduler
-    actor.lr_warmup_ratio=lr_warmup_ratio actor.max_norm=max_norm critic.adam.lr=critic_learning_rate
-    algo.advantage.estimator=advantage_estimator algo.kl.use_loss=use_kl_loss
-    algo.advantage.no_std_norm=no_advantage_std_norm reward.overlong_buffer_len=overlong_buffer_len
-    reward.overlong_penalty_factor=overlong_penalty_factor
-    reward.stop_properly_penalty_coef=stop_properly_penalty_coef ds.ring_attn_size=ring_attn_size
+    ckpt.load_enable=load_checkpoint ds.use_universal_ckpt=use_ds_universal_ckpt
+    actor.gradient_checkpointing_enable=gradient_checkpointing
+    actor.gradient_checkpointing_reentrant=gradient_checkpointing_use_reentrant ds.enable_sleep=deepspeed_enable_sleep
+    train.dynamic_batch_enable=use_dynamic_batch ckpt.output_dir=save_path
+    rollout.micro_batch_size=micro_rollout_batch_size train.micro_batch_size=micro_train_batch_size
+    reward.normalize_enable=normalize_reward train.full_determinism_enable=full_determinism
+    critic.freezing_steps=freezing_actor_steps algo.kl.init_coef=init_kl_coef actor.entropy_coef=entropy_loss_coef
+    actor.adam.lr=actor_learning_rate actor.adam.weight_decay=l2 critic.adam.lr=critic_learning_rate
+    algo.kl.use_loss=use_kl_loss algo.advantage.no_std_norm=no_advantage_std_norm
     ds.ring_attn_head_stride=ring_head_stride actor.model_name_or_path=pretrain
     reward.model_name_or_path=reward_pretrain reward.remote_url=remote_rm_url
-    critic.model_name_or_path=critic_pretrain ds.value_head_prefix=value_head_prefix ref.offload=ref_reward_offload
-    train.agent_func_path=agent_func_path data.prompt_dataset=prompt_data data.prompt_probs=prompt_data_probs
-    data.prompt_split=prompt_split eval.dataset=eval_dataset eval.split=eval_split eval.temperature=eval_temperature
-    eval.n_samples_per_prompt=eval_n_samples_per_prompt data.input_key=input_key data.label_key=label_key
-    data.input_template=input_template data.apply_chat_template=apply_chat_template logger.wandb.key=use_wandb
-    logger.wandb.org=wandb_org logger.wandb.group=wandb_group logger.wandb.project=wandb_project
-    logger.wandb.run_name=wandb_run_name algo.dynamic_filtering_enable=dynamic_filtering
-    algo.dynamic_filtering_range=dynamic_filtering_reward_range data.image_key=image_key
-    data.max_images_per_prompt=max_images_per_prompt actor.freeze_visual_encoder=freeze_visual_encoder
-    logger.tensorboard_dir=use_tensorboard algo.advantage.is_correction_enable=enable_vllm_is_correction
+    critic.model_name_or_path=critic_pretrain ref.offload=ref_reward_offload data.prompt_dataset=prompt_data
+    data.prompt_probs=prompt_data_probs logger.wandb.key=use_wandb algo.dynamic_filtering_enable=dynamic_filtering
+    algo.dynamic_filtering_range=dynamic_filtering_reward_range logger.tensorboard_dir=use_tensorboard
+    algo.advantage.is_correction_enable=enable_vllm_is_correction
     algo.advantage.is_correction_type=vllm_is_correction_type
 """
-FLAT: Mapping[str, str] = dict(pair.split("=") for pair in _FLAT.split())
-"""Dotted name to the flat one of before 0.10.2, of an option that has both."""
-
-
 _TABLE = shipped("batchbridge_openrlhf")["train_ppo_ray"]
 RELEASES = tuple(_TABLE.releases)
 """The wheels that were read, oldest first."""
+
+
+def _flat_names() -> Iterator[tuple[str, str]]:
+    """Dotted names with their flat ones. A name that is not in `_RENAMED` ends with its flat one: `zero_stage` of
+    `ds.zero_stage`, `eval_steps` of `eval.steps`; where two do, it was the first one's (the actor's)."""
+    renamed = dict(pair.split("=") for pair in _RENAMED.split())
+    yield from renamed.items()
+    left = {name for name in _TABLE.settings if "." not in name} - set(renamed.values())
+    for name, declared in _TABLE.settings.items():
+        if "." not in name or name in renamed or RELEASES[declared[0][0]] != FIRST_DOTTED:
+            continue
+        parts = name.split(".")
+        flat = next((end for at in range(len(parts)) if (end := "_".join(parts[at:])) in left), None)
+        if flat is not None:
+            left.remove(flat)
+            yield name, flat
+
+
+FLAT: Mapping[str, str] = dict(_flat_names())
+"""Dotted name to the flat one of before 0.10.2, of an option that has both."""
 
 
 def _options() -> Iterator[Option]:
