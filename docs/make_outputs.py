@@ -12,6 +12,7 @@ What the blocks of a page are:
 - in a ```console block every line `$ ...` is typed in a shell, and its output compared; `...` stands for anything;
 - `<!-- made -->` above a titled block: what is in a file by then; `<!-- change -->`: definitions that take the place of
   those of the same name in a Python file, or are added to it;
+- `<!-- 80 columns -->` above a console block: its commands write to a terminal of that width, without colours;
 - `<!-- with: trl tests/... -->` above a console block: where that package is installed, its commands are typed in a
   folder of their own, with the files of that one, which the page calls /mine; elsewhere the block is left as it is;
 - `<!-- tested by: tests/... -->` above a block: that test runs it, and this script does not.
@@ -47,12 +48,14 @@ from batchbridge.reading.toml import parse_toml
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
-    r"""^(?:[ ]*<!--[ ](?P<said>made|change|with:[ ]\S+[ ]\S+|tested[ ]by:[ ]\S+)[ ]-->\n+)?
+    r"""^(?:[ ]*<!--[ ](?P<said>made|change|80[ ]columns|with:[ ]\S+[ ]\S+|tested[ ]by:[ ]\S+)[ ]-->\n+)?
     (?P<indent>[ ]*)```(?P<language>\w*)(?:[ ]title="(?P<title>[^"\n]+)")?[^\n`]*\n(?P<text>.*?)^(?P=indent)```$""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 SHOWN = "..."
+TERMINAL, COLUMNS = "80 columns", 80
+"""How a block is marked that is typed at a terminal, and its width."""
 ALIKE = 0.5
 """How alike (difflib's ratio) a shown line and a printed one are at least, to be taken for the same line."""
 FAILURES = ("Traceback (", "Usage: ")
@@ -132,10 +135,11 @@ class Reader:
             file.write_text(block.text, encoding="utf-8")
         elif block.language == "console":
             for command, expected in block.commands:
-                yield command, expected, self.types(command)
+                yield command, expected, self.types(command, at_terminal=block.said == TERMINAL)
 
-    def types(self, command: str) -> str:
-        """What a command prints: standard output, then standard error."""
+    def types(self, command: str, *, at_terminal: bool = False) -> str:
+        """What a command prints: standard output, then standard error. at_terminal: the first goes to a terminal of
+        `COLUMNS`."""
         if command.startswith("pip install -e "):
             self.paths += installed(self.folder / command.split()[-1], self.folder / ".site")
             return ""
@@ -154,16 +158,42 @@ class Reader:
                 **dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull),
                 **{f"GIT_{who}_{what}": "reader" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
             }
-            run = subprocess.run(
-                ["bash", "-c", f"(exit {self.last})\n{command}"],
-                cwd=self.folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            words = ["bash", "-c", f"(exit {self.last})\n{command}"]
+            if at_terminal:
+                environment |= {"TERM": "xterm", "NO_COLOR": "1"}
+                environment.pop("COLUMNS", None)
+                self.last, printed = _on_terminal(words, self.folder, environment)
+                return printed
+            run = subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
         self.last = run.returncode
         return run.stdout + run.stderr
+
+
+def _on_terminal(words: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """The exit code of a command, and what it writes to a terminal, then to standard error."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    reads, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    written = b""
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(words, cwd=folder, env=environment, stdout=terminal, stderr=errors) as run:
+            os.close(terminal)
+            while True:
+                try:
+                    more = os.read(reads, 1 << 16)
+                except OSError:  # Linux says so that nobody writes any more
+                    break
+                if not more:
+                    break
+                written += more
+        os.close(reads)
+        errors.seek(0)
+        said = (written + errors.read()).decode("utf-8").replace("\r\n", "\n")
+    return run.returncode, said
 
 
 def _with_package(block: Block) -> Iterator[tuple[str, str, str]]:

@@ -105,7 +105,7 @@ def _beside(recipe: Path | None) -> WorldSize:
     if sizes:
         said = ", ".join(f"{path.name}: {size}" for path, (size, _) in found.items())
         return WorldSize(None, None, f"the accelerate files beside the recipe disagree ({said})")
-    return WorldSize(None, None, "beside the recipe lies no *accelerate*.yaml, and no folder accelerate_configs")
+    return WorldSize(None, None, "no *accelerate*.yaml and no folder accelerate_configs lies beside the recipe")
 
 
 def _shown(path: Path) -> str:

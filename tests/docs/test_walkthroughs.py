@@ -143,6 +143,27 @@ def test_of_the_rounding_of_floats_the_size_counts() -> None:
     assert make_outputs.fits("... error\t1.2e-06\n...", "the error\t1.3e-06\n")
 
 
+WIDTH = "import os, sys; print(os.get_terminal_size(1).columns if sys.stdout.isatty() else 'a pipe')"
+
+
+def test_what_is_typed_at_a_terminal_is_written_to_one_of_80_columns(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    command = f'python -c "{WIDTH}"; echo beside >&2; exit 3'
+    block = f"```console\n$ {command}\n80\nbeside\n```\n"
+    page.write_text(f"<!-- 80 columns -->\n{block}\n{block}", encoding="utf-8")
+    reader = make_outputs.Reader(tmp_path)
+    told = [one for block in make_outputs.blocks(page) for one in reader.does(block)]
+    assert [actual for _, _, actual in told] == ["80\nbeside\n", "a pipe\nbeside\n"]
+    assert reader.last == 3
+
+
+def test_no_line_of_the_newcomers_page_is_wider_than_its_terminal() -> None:
+    found = make_outputs.blocks(ROOT / "docs" / "newcomer.md")
+    shown = [lines for block in found if block.said == make_outputs.TERMINAL for _, lines in block.commands]
+    assert len(shown) > 8
+    assert [line for lines in shown for line in lines.splitlines() if len(line) > make_outputs.COLUMNS] == []
+
+
 @pytest.mark.parametrize(("package", "there"), [("json", True), ("no_such_package", False)])
 def test_a_block_that_needs_a_package_is_typed_where_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, there: bool

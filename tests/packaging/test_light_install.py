@@ -1,4 +1,4 @@
-"""What `pip install .` brings, which README.md and docs/start.md say is light: no torch, no transformers."""
+"""What `pip install .` brings, which the pages below say is light: no torch, no transformers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,11 @@ def test_an_extra_is_not_part_of_it_and_a_heavy_package_would_be_seen() -> None:
 
 @pytest.mark.parametrize(
     ("page", "command"),
-    [("README.md", "pip install batchbridge  # in a checkout: pip install ."), ("docs/start.md", "pip install .")],
+    [
+        ("README.md", "pip install batchbridge  # in a checkout: pip install ."),
+        ("docs/newcomer.md", "pip install batchbridge"),
+        ("docs/start.md", "pip install ."),
+    ],
 )
 def test_the_page_installs_nothing_else(page: str, command: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

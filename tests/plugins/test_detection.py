@@ -200,6 +200,15 @@ def test_two_frameworks_that_tell_alike_are_asked_which(registered: plugins.Regi
     assert "candidates: another (70%), telling (70%)" in finding.message
 
 
+def test_the_slips_of_a_file_that_nobody_claims_are_named() -> None:
+    (finding,) = read({"per_device_train_batch_size": 8, "num_generation": 8, "max_completion_lenght": 64}).findings
+    assert finding.code == "BB021"
+    assert "trl: num_generation looks like its num_generations, max_completion_lenght looks like" in finding.message
+    found = read({"per_device_train_batch_size": 8, "generations": 8, 4: 5}).findings
+    (finding,) = (one for one in found if one.code == "BB021")
+    assert "looks like" not in finding.message
+
+
 def test_a_winner_that_cannot_be_imported_is_named_and_the_next_is_taken(registered: plugins.Registry) -> None:
     from batchbridge_trl import batchbridge_adapters
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 import click
 
@@ -26,16 +27,19 @@ _COLOURED = re.compile(
 """The severity of a finding, and the verdict of `batchbridge.render.text.summary`."""
 
 
-def show(text: str) -> None:
-    """Prints a printable `text`: on a terminal folded to its width and in colour, else as it is."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+def show(text: str, *, err: bool = False) -> None:
+    """Prints a printable `text`: on a terminal folded to its width and in colour, else as it is. err: on standard
+    error."""
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
         from batchbridge.render.lanes_in_text import ASCII
 
         text = text.translate(ASCII)
-    click.echo(coloured("\n".join(_folded(text, _width()))) if _is_terminal() else text)
+    folded = "\n".join(_folded(text, _width())) if _is_terminal(stream) else text
+    click.echo(folded if err else coloured(folded), err=err)
 
 
 def _width() -> int:
@@ -98,8 +102,9 @@ def _colour(before: str, word: str) -> str:
     return f"{before}\x1b[{_COLOURS[word.lower()]}m{word}\x1b[0m"
 
 
-def _is_terminal() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+def _is_terminal(stream: TextIO | None = None) -> bool:
+    """Whether a person reads what is written to `stream`; None: to standard output."""
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

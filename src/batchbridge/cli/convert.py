@@ -91,6 +91,7 @@ def command(
 
         print_json([{"file": name, **found.to_dict(), "into": None if edited is None else edited.to_dict()}], code)
     else:
+        from batchbridge.cli._tables import show
         from batchbridge.render import between
 
         how = between.ConversionUse(
@@ -106,7 +107,7 @@ def command(
         if edited is not None:
             account = f"{account}\n\n{between.edits(edited, _done(edited, text, output, dry_run))}"
         aside = target is None and not dry_run  # `convert ... > FILE` holds the configuration, or nothing
-        click.echo(account, err=aside)
+        show(account, err=aside)
     if text is not None and not dry_run:
         if target is not None:
             _write(text, target, edited)

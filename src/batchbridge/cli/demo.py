@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from batchbridge.cli._tables import show
 from batchbridge.cli.main import FINE
 
 RECIPE = Path(__file__).with_name("recipe.yaml")
@@ -26,6 +27,6 @@ def command(file: Path) -> int:
             raise click.UsageError(f"{file} exists already, and is something else; name another FILE") from None
     except OSError as error:
         raise click.UsageError(f"{file}: {error.strerror}") from None
-    click.echo(f"{file}: a recipe for TRL, with the batch sizes of a published one")
-    click.echo(f"batchbridge explain {file} says what it means; then check, convert, scale, plan")
+    show(f"{file}: a recipe for TRL, with the batch sizes of a published one")
+    show(f"batchbridge explain {file} says what it means; then check, convert, scale, plan")
     return FINE

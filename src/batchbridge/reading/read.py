@@ -397,11 +397,32 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
     tied = len(ranked) > 1 and scores[ranked[0]] == scores[ranked[1]] and len(first) != 1
     if tied or scores[ranked[0]] < DETECTED:
         candidates = ", ".join(f"{name} ({scores[name]:.0%})" for name in ranked)
+        slips = "" if tied else _slips(source, ranked[0])
         findings.append(
-            _undecided("BB021", f"the framework is not certain; candidates: {candidates}; name one with --framework")
+            _undecided(
+                "BB021", f"the framework is not certain; candidates: {candidates}{slips}; name one with --framework"
+            )
         )
         return None
     return installed[ranked[0]]
+
+
+_ALIKE = 0.9
+"""How alike (difflib's ratio) a key and a framework's own one are at least, to be taken for a slip of it."""
+
+
+def _slips(source: Source, framework: str) -> str:
+    """The keys that look like slips of keys by which `framework` would be known; "" where there are none."""
+    tells = plugins.tells().get(framework)
+    if tells is None:
+        return ""
+    from difflib import get_close_matches
+
+    known = tells.own.keys() | tells.shared.keys()
+    others = [key for key in source.values if isinstance(key, str) and key not in known]
+    near = {key: get_close_matches(key, tells.own, 1, _ALIKE) for key in others}
+    found = [f"{key} looks like its {one[0]}" for key, one in near.items() if one]
+    return f"; {framework}: {', '.join(found)}" if found else ""
 
 
 def _composes(framework: str) -> bool:

@@ -11,6 +11,7 @@ sys.path.append(str(ROOT / "docs"))
 
 import make_outputs
 
+PAGES = ("README.md", "docs/newcomer.md")
 OWN = """
 from pathlib import Path
 
@@ -35,9 +36,11 @@ MISSES = "\nassert not hasattr(trainer, 'batchbridge')\n"
 
 
 def programs() -> tuple[str, str]:
-    """The user's program before and after the change that the page shows."""
-    (block,) = [one for one in make_outputs.blocks(ROOT / "README.md") if one.language == "diff"]
-    lines = block.text.splitlines()
+    """The user's program before and after the change that the pages show."""
+    blocks = [one for page in PAGES for one in make_outputs.blocks(ROOT / page) if one.language == "diff"]
+    (text,) = {block.text for block in blocks}
+    assert len(blocks) == len(PAGES)
+    lines = text.splitlines()
     before = [line[1:] for line in lines if not line.startswith("+")]
     return OWN + "\n".join(before) + MISSES, OWN + "\n".join(line[1:] for line in lines)
 

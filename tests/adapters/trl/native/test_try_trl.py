@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from batchbridge_on_cpu.tried import TriedFramework, TriedRuns
 
 ROOT = Path(__file__).parents[4]
@@ -24,9 +26,10 @@ class TestTry(TriedFramework):
         assert float(wrapped[error]) <= float(wrapped[bar])
         assert float(native[error]) > 1000 * float(native[bar])
 
-    def test_the_readme_shows_what_it_prints(self, runs: TriedRuns) -> None:
+    @pytest.mark.parametrize("name", ["README.md", "docs/newcomer.md"])
+    def test_a_page_shows_what_it_prints(self, runs: TriedRuns, name: str) -> None:
         """BATCHBRIDGE_RECORD=1 writes the block anew, as `docs/make_outputs.py` does."""
-        page = ROOT / "README.md"
+        page = ROOT / name
         (block,) = [one for one in make_outputs.blocks(page) if one.said.endswith(Path(__file__).name)]
         ((command, expected),) = block.commands
         assert command == "batchbridge try trl"
