@@ -111,3 +111,27 @@ def test_plan_shows_an_example_and_leaves_it_undecided(
     code, out, _ = typed("scale", "a.yaml", "--gpus", "4")
     assert (code, out.splitlines()[-1]) == (4, "--from DEVICES says what FILE is written for")
     assert typed("scale", "a.yaml", "--gpus", "4", "--from", "8")[0] == 0
+
+
+def test_a_conversion_says_what_becomes_of_every_field_and_writes_nothing(
+    typed: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, guessed = bb.convert(A, "verl", world_size=8), bb.convert(A, "verl")
+    assert (guessed.verdict, guessed.example_devices, said.example_devices) == ("undecided", 8, None)
+    assert guessed.fields == said.fields
+    assert guessed.written == said.written
+    assert "on 8 devices, for example" in str(guessed)
+    assert guessed.to_dict()["example_devices"] == 8
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("".join(f"{key}: {value}\n" for key, value in A.items()), encoding="utf-8")
+    code, out, err = typed("convert", "a.yaml", "--to", "verl", "-o", "run.sh", "--allow-lossy")
+    assert (code, err) == (4, "")
+    assert "\n  lossy on 8 devices, for example: nothing says how many there are\n" in out
+    assert "nothing was written: the source is undecided" in out
+    assert not (tmp_path / "run.sh").exists()
+    assert "for example" not in typed("convert", "a.yaml", "--to", "verl", "--gpus", "8", "--dry-run")[1]
+
+
+def test_a_conversion_of_what_lacks_more_has_no_example() -> None:
+    assert bb.convert(A | {"per_device_train_batch_size": "x"}, "verl").example_devices is None
+    assert bb.convert(bb.read(A), "verl").example_devices is None  # its source is not there to be read again

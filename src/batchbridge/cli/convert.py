@@ -60,7 +60,7 @@ def command(
     With --into an existing file of the target's is edited: only the keys that must change do, and everything else in
     it stays, comments, order and anchors included.
     """
-    from batchbridge.comparing.convert import convert
+    from batchbridge.comparing.convert import convert, of_example
     from batchbridge.contract import plugins
 
     to = named_framework("--to", to)
@@ -69,7 +69,10 @@ def command(
     name, read, reading = reading_from(**source)
     target_version, why = _version(plugins.adapters()[to], to_version, [into, output, Path("-"), read.path])
     try:
-        found = convert(reading, to, target_version=target_version, given=read.values, strict=strict)
+        sizes = {"world_size": source["world_size"] or source["gpus"], "dataset_size": source["dataset_size"]}
+        asked: dict[str, Any] = {"given": read.values, "strict": strict}
+        example = of_example(plugins.adapters()[to], read, reading, sizes, version=target_version, **asked)
+        found = example or convert(reading, to, target_version=target_version, **asked)
     except ValueError as error:
         raise click.UsageError(f"--to-version {to_version}: {error}") from None
     edited = None

@@ -69,6 +69,8 @@ class Conversion:
     written, a variable to fill in, or left. left_behind: native keys of the source of which nothing was written; None
     where it is not known which keys were given. natively: what the target's own run would do otherwise than its
     specification (scopes, known defects). strict: differences that act in rare steps only count as lost, too.
+    example_devices: where the source does not say its devices, the number for which all this holds, as an example: the
+    verdict is "undecided" then.
     """
 
     source: Reading
@@ -82,6 +84,7 @@ class Conversion:
     left_behind: Mapping[str, Any] | None = None
     natively: tuple[str, ...] = ()
     strict: bool = False
+    example_devices: int | None = None
 
     def __repr__(self) -> str:
         return brief(self, str(self))
@@ -89,6 +92,8 @@ class Conversion:
     def __str__(self) -> str:
         ways = f"{self.source.framework} to {self.framework} {self.framework_version or ''}".rstrip()
         said = f"{ways}, {self.verdict}, {many(self.fields, 'field')}, {len(self.lost)} lost or approximate"
+        if self.example_devices is not None:
+            said += f" on {many(range(self.example_devices), 'device')}, for example"
         why = [problem.reason for problem in self.refused] if self.written is None else []
         why += [] if self.source.spec is not None else missing(self.source.findings)
         return "; ".join([said, *why])
@@ -145,6 +150,7 @@ class Conversion:
             "text": None if self.written is None else dict(self.written.text),
             "fields": [field.to_dict() for field in self.fields],
             "strict": self.strict,
+            "example_devices": self.example_devices,
             "refused": [problem.reason for problem in self.refused],
             "outside": [report.to_dict() for report in self.outside],
             "variables": [report.variable for report in self.variables],
@@ -190,7 +196,9 @@ def convert(
         strict: Differences that act in rare steps only count as lost, too.
 
     Returns:
-        The written configuration, what it means when it is read again, and what became of every field.
+        The written configuration, what it means when it is read again, and what became of every field. Where nothing
+        but the devices of the source are missing, that of an example (`example_devices`), and the verdict is
+        "undecided".
 
     Raises:
         TypeError: `source` has a type that `read` does not take, or an argument is given in two ways.
@@ -216,7 +224,24 @@ def convert(
     installed = plugins.adapters()
     if (target := plugins.named(to)) is None:
         raise ValueError(f"there is no adapter for framework {to!r}; installed: {', '.join(installed) or 'none'}")
-    return convert_to(installed[target], reading, version=target_version, given=given, strict=strict)
+    how: dict[str, Any] = {"version": target_version, "given": given, "strict": strict}
+    example = None if isinstance(source, Reading) else of_example(installed[target], loaded, reading, sizes, **how)
+    return example or convert_to(installed[target], reading, **how)
+
+
+def of_example(
+    adapter: Adapter, source: object, reading: Reading, sizes: Mapping[str, Any], **how: Any
+) -> Conversion | None:
+    """The conversion on an example of devices, where a `reading` of `source` lacks nothing else; None: of any other.
+    sizes: `world_size` and `dataset_size`, as they were given. how: the arguments of `convert_to`."""
+    from batchbridge.comparing.releases import on_example_devices
+
+    example = on_example_devices(source, reading, **sizes)
+    if example is None or example.spec is None:
+        return None
+    found = convert_to(adapter, example, **how)
+    judged = dataclasses.replace(example, findings=reading.findings)  # what is missing is still said
+    return dataclasses.replace(found, source=judged, example_devices=example.spec.topology.world_size)
 
 
 def _of_the_source(reading: Reading, version: str | None) -> None:

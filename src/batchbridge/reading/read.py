@@ -408,7 +408,7 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
 
 
 _ALIKE = 0.9
-"""How alike (difflib's ratio) a key and a framework's own one are at least, to be taken for a slip of it."""
+"""The least likeness (difflib's ratio) of a key to a framework's own one, to be taken for a slip of it."""
 
 
 def _slips(source: Source, framework: str) -> str:

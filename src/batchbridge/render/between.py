@@ -156,6 +156,11 @@ def conversion(name: str, found: Conversion, how: ConversionUse | None = None) -
     version = f" ({how.version})" if how.version else ""
     lines = [f"{one_line(name)}: {who(found.source)} to {target}{version}: {found.verdict}"]
     lines += [f"  {line}" for line in _taken_for_granted(found.source)]
+    if found.example_devices is not None:
+        said = "lossy" if found.lossy else "complete"
+        lines.append(
+            f"  {said} on {count(found.example_devices, 'device')}, for example: nothing says how many there are"
+        )
     for reading in (found.source, found.back):
         if reading is not None and reading.verdict != "valid":
             lines += [f"  {line}" for line in _problems(reading)]
