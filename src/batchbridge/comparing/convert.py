@@ -234,6 +234,8 @@ def of_example(
 ) -> Conversion | None:
     """The conversion on an example of devices, where a `reading` of `source` lacks nothing else; None: of any other.
     sizes: `world_size` and `dataset_size`, as they were given. how: the arguments of `convert_to`."""
+    if reading.spec is not None:  # nothing is missing, and nothing more is imported
+        return None
     from batchbridge.comparing.releases import on_example_devices
 
     example = on_example_devices(source, reading, **sizes)
