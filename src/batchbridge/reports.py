@@ -13,7 +13,7 @@ from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.findings import Finding, Fix, Verdict, counts
+from batchbridge.meaning.findings import Finding, Fix, Verdict, counts, gravest_first
 from batchbridge.reading.read import read, unnamed
 
 if TYPE_CHECKING:
@@ -109,15 +109,15 @@ class Check:
 
     @cached_property
     def ways_out(self) -> tuple[tuple[Finding, tuple[WayOut, ...]], ...]:
-        """The errors that have several ways out, with what each makes of devices and batches; each is read again."""
+        """The errors that have ways out, with what each makes of devices and batches; each is read again."""
         wrong = [found for found in self.counted.findings if found.severity == "error" and not found.undecided]
-        if self.asked is None or all(len(found.fixes) < 2 for found in wrong):
+        if self.asked is None or not any(found.fixes for found in wrong):
             return ()
         from batchbridge.reading.ways_out import trying, ways_out
 
         said = {key: value for key, value in self.asked.items() if key != "source"}
         tried = partial(trying, self.asked["source"], self.reading, **said)
-        return ways_out(wrong, tried, said["world_size"])
+        return ways_out(gravest_first(wrong), tried, said["world_size"])
 
     @property
     def _beside(self) -> HeadlineFacts:

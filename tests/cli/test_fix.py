@@ -1,4 +1,5 @@
-"""`check --fix` and `--diff`: renamed keys and keys that nothing reads, in YAML files, and nothing else of them."""
+"""`check --fix`, `--fix=N` and `--diff`: renamed keys, keys that nothing reads, and a chosen way out; in YAML files,
+launch scripts and Python programs, and nothing else of them."""
 
 from __future__ import annotations
 
@@ -187,21 +188,130 @@ def test_without_a_version_nothing_is_fixed(file: Path, check: Callable[..., Sai
     assert "--framework-version" in err
 
 
-def test_a_launch_script_is_refused_by_name_and_the_recipe_named(file: Path, check: Callable[..., Said]) -> None:
+def test_of_a_key_in_a_recipe_that_a_script_starts_with_the_recipe_is_named(
+    file: Path, check: Callable[..., Said]
+) -> None:
     script = Path("run.sh")
     words = "accelerate launch --num_processes 8 src/open_r1/grpo.py --config recipe.yaml\n"
     script.write_text(words, encoding="utf-8")
     code, _, err = check(script, "--fix", under=("--framework-version", "1.16.0"))
     assert (code, script.read_text(encoding="utf-8"), file.read_bytes()) == (2, words, RECIPE.encode())
-    assert "run.sh is a launch script; only YAML files are edited" in err
     assert "torch_dtype stands in recipe.yaml:3; fix that file: batchbridge check recipe.yaml --fix" in err
 
 
-def test_a_key_of_a_command_stands_in_no_file(file: Path, check: Callable[..., Said]) -> None:
-    script = Path("run.sh")
-    script.write_text("trl grpo --num_generations 8 --torch_dtype bfloat16\n", encoding="utf-8")
-    _, _, err = check(script, "--fix", under=("--framework-version", "1.16.0", "--world-size", "8"))
-    assert "run.sh is a launch script; only YAML files are edited" in err
+SCRIPT = """\
+#!/bin/bash
+GROUP=7  # completions
+trl grpo \\
+  --per_device_train_batch_size 6 --overwrite_output_dir true \\
+  --num_generations $GROUP \\
+  --torch_dtype bfloat16
+"""
+PROGRAM = """\
+from trl import GRPOConfig, GRPOTrainer
+
+arguments = GRPOConfig(output_dir="out", torch_dtype="bfloat16",
+    overwrite_output_dir=True,
+    per_device_train_batch_size=6, num_generations=7,  # completions
+)
+trainer = GRPOTrainer(model="some/model", args=arguments, reward_funcs=[len])
+"""
+ON_EIGHT = ("--framework", "trl", "--framework-version", "1.16.0", "--world-size", "8")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "after"),
+    [
+        ("run.sh", SCRIPT, SCRIPT.replace("torch_dtype", "dtype").replace(" --overwrite_output_dir true", "")),
+        (
+            "train.py",
+            PROGRAM,
+            PROGRAM.replace("torch_dtype", "dtype").replace("    overwrite_output_dir=True,\n", ""),
+        ),
+    ],
+)
+def test_options_of_a_script_and_keywords_of_a_program_are_renamed_and_go(
+    tmp_path: Path, check: Callable[..., Said], name: str, text: str, after: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    _, _, err = check(path, "--fix", under=ON_EIGHT)
+    assert path.read_text(encoding="utf-8") == after, err
+    assert "torch_dtype -> dtype (line" in err
+    assert "overwrite_output_dir removed (line 4)" in err
+
+
+YAML = "num_generations: 7 # completions\nper_device_train_batch_size: 6\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "old", "new"),
+    [
+        ("recipe.yaml", YAML, "num_generations: 7", "num_generations: {}"),
+        ("run.sh", SCRIPT, "GROUP=7", "GROUP={}"),
+        ("train.py", PROGRAM, "num_generations=7", "num_generations={}"),
+    ],
+)
+def test_a_way_out_is_written_by_its_number_in_the_table(
+    tmp_path: Path, check: Callable[..., Said], name: str, text: str, old: str, new: str
+) -> None:
+    path = tmp_path / name
+    text = text.replace("torch_dtype", "dtype").replace("--overwrite_output_dir true ", "")
+    text = text.replace("    overwrite_output_dir=True,\n", "")
+    path.write_text(text, encoding="utf-8")
+    code, out, _ = check(path, "-v", under=ON_EIGHT)
+    rows = [line.split() for line in out.splitlines()]
+    chosen, group = next((row[0], row[3]) for row in rows if row[1:3] == ["num_generations", "="] and row[0].isdigit())
+    assert code == 2
+    code, shown, _ = check(path, f"--fix={chosen}", "--diff", under=ON_EIGHT)
+    assert (code, path.read_text(encoding="utf-8")) == (2, text)
+    assert [line for line in shown.splitlines() if line[:2] in ("- ", "+ ", f"-{old[0]}", f"+{old[0]}")]
+    code, _, err = check(path, f"--fix={chosen}", under=ON_EIGHT)
+    assert (code, path.read_text(encoding="utf-8")) == (0, text.replace(old, new.format(group)))
+    assert f"way out {chosen} written: num_generations = {group}; on 8 devices an optimizer step has 48" in err
+
+
+def test_a_way_out_without_a_version_is_the_one_of_the_release_that_is_shown(
+    tmp_path: Path, check: Callable[..., Said]
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(YAML, encoding="utf-8")
+    under = ("--framework", "trl", "--world-size", "8")
+    code, _, err = check(path, "--fix=1", under=under)
+    assert (code, "way out 1 written" in err) == (0, True)
+    assert check(path, under=under)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "why"),
+    [
+        (YAML, "--fix=99", "--fix=99 of recipe.yaml: the ways out are 1 to "),
+        (YAML, "--fix=0", "0 is not in the range"),
+        (YAML, "--fix=two", "'two' is not a valid integer"),
+        ("num_generations: 8\nper_device_train_batch_size: 8\n", "--fix=1", "no error has a way out"),
+    ],
+)
+def test_a_number_that_no_way_out_has_is_a_usage_error(
+    file: Path, check: Callable[..., Said], text: str, option: str, why: str
+) -> None:
+    file.write_text(text, encoding="utf-8")
+    code, _, err = check(file, option, under=ON_EIGHT)
+    assert (code, why in err, file.read_text(encoding="utf-8")) == (64, True, text), err
+
+
+def test_a_way_out_is_of_one_file(file: Path, check: Callable[..., Said]) -> None:
+    code, _, err = check(file, str(file), "--fix=1")
+    assert (code, "--fix=1 is of one FILE" in err, file.read_bytes()) == (64, True, RECIPE.encode())
+
+
+def test_a_way_out_of_devices_stands_in_no_recipe(file: Path, check: Callable[..., Said]) -> None:
+    file.write_text("num_generations: 7\nper_device_train_batch_size: 1\n", encoding="utf-8")
+    under = ("--framework", "trl", "--framework-version", "0.18.0", "--world-size", "8")
+    _, out, _ = check(file, "-v", under=under)
+    number = next(line.split()[0] for line in out.splitlines() if line.split()[1:2] == ["num_processes"])
+    code, _, err = check(file, f"--fix={number}", under=under)
+    assert (code, "num_processes is no setting of recipe.yaml: say it where the run is started" in err) == (2, True)
+    assert file.read_text(encoding="utf-8").startswith("num_generations: 7\n")
 
 
 def test_json_is_refused_by_name(tmp_path: Path, check: Callable[..., Said]) -> None:
@@ -210,7 +320,7 @@ def test_json_is_refused_by_name(tmp_path: Path, check: Callable[..., Said]) -> 
     before = path.read_bytes()
     _, _, err = check(path, "--fix")
     assert path.read_bytes() == before
-    assert "is a .json file; only YAML files are edited" in err
+    assert "is a .json file; YAML files, launch scripts and Python programs are edited" in err
 
 
 @pytest.mark.parametrize("options", [("--fix", "--set", "beta=1"), ("--diff", "--set", "beta=1")])

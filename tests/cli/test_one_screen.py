@@ -39,6 +39,7 @@ def test_each_way_out_has_the_sizes_of_the_run_that_comes_of_it(recipe: Path) ->
     found = batchbridge.check(recipe, world_size=8, **UNDER)
     rows = rows_of(found.text(verbose=True))
     assert len(rows) == len(found.findings[0].fixes) == 7
+    assert [row.pop(0) for row in rows] == [str(number) for number in range(1, 8)]
     for fix, devices, completions, prompts in rows:
         key, _, value = fix.partition(" = ")
         sizes = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 4, "num_generations": 14}
@@ -50,7 +51,7 @@ def test_each_way_out_has_the_sizes_of_the_run_that_comes_of_it(recipe: Path) ->
 
 
 def test_the_devices_that_were_asked_for_are_kept_first(recipe: Path) -> None:
-    devices = [row[1] for row in rows_of(batchbridge.check(recipe, world_size=8, **UNDER).text(verbose=True))]
+    devices = [row[2] for row in rows_of(batchbridge.check(recipe, world_size=8, **UNDER).text(verbose=True))]
     assert devices == sorted(devices, key=lambda one: one != "8")
     assert {"7", "8", "14"} == set(devices)
 

@@ -1,4 +1,4 @@
-"""`batchbridge check --fix` and `--diff`: safe fixes written into the file, or shown."""
+"""`batchbridge check --fix`, `--fix=N` and `--diff`: safe fixes, or one way out, written into the file, or shown."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from batchbridge.meaning.briefs import many
 
 if TYPE_CHECKING:
     from batchbridge.comparing.fix_file import FixedFile
+    from batchbridge.meaning.findings import Finding
+    from batchbridge.reading.ways_out import WayOut
     from batchbridge.reports import Check
 
 NOT_IN_THE_FILE = ("settings", "words")
@@ -27,35 +29,59 @@ def usage(file: str | None, source: Mapping[str, Any]) -> None:
         raise click.UsageError("--fix and --diff are of what FILE says: leave out --set, and what stands behind --")
 
 
-def fix(found: Check, asked: Mapping[str, Any], check: Callable[..., Check], *, write: bool) -> Check:
+def fix(
+    found: Check, asked: Mapping[str, Any], check: Callable[..., Check], *, write: bool, number: int | None = None
+) -> Check:
     """The file of `found` with its safe fixes written, and checked again; or the file as it is, where nothing is
-    written. asked: the arguments that made `found`. write: else the difference is shown on standard output. What was
-    done, or why nothing was, goes to standard error. Raises `click.UsageError` where the file cannot be written."""
+    written. asked: the arguments that made `found`. write: else the difference is shown on standard output. number: the
+    way out to write in the place of safe fixes. What was done, or why nothing was, goes to standard error. Raises
+    `click.UsageError` where the file cannot be written, or no way out has this number."""
     from batchbridge import read
     from batchbridge.comparing.fix_file import fix_file, safe_fixes
-    from batchbridge.reading.files import load_source
+    from batchbridge.reading.files import load_text
 
-    if found.judged is not None and safe_fixes(found.counted.findings):
+    finding, way = (None, None) if number is None else _way_out(found, number)
+    choice = None if finding is None or way is None else (finding, way.fix)
+    if choice is None and found.judged is not None and safe_fixes(found.counted.findings):
         why = "name the version whose keys are meant with --framework-version"
         say(f"{found.name}: nothing was fixed: {why}", err=True)
         return found
     path = Path(found.name)
     again = {key: value for key, value in asked.items() if key != "name"}
-    done = fix_file(path, found.reading, found.counted.findings, lambda source: read(**{**again, "source": source}))
+    if choice is not None and found.judged is not None:
+        again["version"] = found.reading.framework_version
+    said = {key: asked.get(key) for key in ("framework", "command", "world_size")} | {"env": asked["source"].env}
+
+    def as_read(text: str) -> dict[str, Any]:
+        return {"source": load_text(text, path, **said)}
+
+    findings = found.counted.findings
+    done = fix_file(path, found.reading, findings, lambda text: read(**{**again, **as_read(text)}), choice)
     if done.new is None:
         why = "; ".join(done.problems) or "no finding has a safe fix"
         if done.problems or found.counted.findings:
             say(f"{found.name}: nothing was fixed: {why}", err=True)
         return found
+    what = f"way out {number}" if way is not None else many(done.done, "key")
+    account = _account(done) if way is None else f"{done.done[0]}; {way.sizes}"
     if not write:
         _show(done)
-        say(f"{found.name}: {many(done.done, 'key')} would be fixed: {_account(done)}", err=True)
+        say(f"{found.name}: {what} would be {'fixed' if way is None else 'written'}: {account}", err=True)
         return found
     with writing(found.name):
         done.write()
-    say(f"{found.name}: {many(done.done, 'key')} fixed: {_account(done)}", err=True)
-    source = load_source(path, env=asked["source"].env, framework=asked["framework"])
-    return check(**{**asked, "source": source})
+    say(f"{found.name}: {what} {'fixed' if way is None else 'written'}: {account}", err=True)
+    assert done.new is not None
+    return check(**{**asked, **as_read(done.new)})
+
+
+def _way_out(found: Check, number: int) -> tuple[Finding, WayOut]:
+    """The error and the way out with a number. Raises `click.UsageError`."""
+    ways = [(finding, way) for finding, of_it in found.ways_out for way in of_it]
+    if number > len(ways):
+        there = f"the ways out are 1 to {len(ways)}" if ways else "no error has a way out that was tried"
+        raise click.UsageError(f"--fix={number} of {found.name}: {there}")
+    return ways[number - 1]
 
 
 def _account(done: FixedFile) -> str:

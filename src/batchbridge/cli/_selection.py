@@ -44,6 +44,8 @@ class FindingSelection:
     ignore: tuple[str, ...] = ()
     baseline: Path | None = None
     dropped: set[str] = field(default_factory=set)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """The texts of files that an editor has and the disk perhaps not."""
     _comments: dict[str, _Comments] = field(default_factory=dict, init=False, repr=False)
     _known: frozenset[str] | None = field(default=None, init=False, repr=False)
 
@@ -82,7 +84,9 @@ class FindingSelection:
         a line that it names."""
         for name in dict.fromkeys((self.file, *(where.file for where in finding.where))):
             if name is not None:
-                said = self._comments.get(name) or self._comments.setdefault(name, _Comments.of(name))
+                said = self._comments.get(name) or self._comments.setdefault(
+                    name, _Comments.of(name, self.texts.get(name))
+                )
                 yield from said.everywhere
                 for where in finding.where:
                     if where.file == name and where.line is not None:
@@ -101,13 +105,13 @@ class _Comments:
     by_line: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, file: str) -> _Comments:
-        """The comments of a file; none where it cannot be read (a finding says that)."""
+    def of(cls, file: str, text: str | None = None) -> _Comments:
+        """The comments of a file, or of its text; none where it cannot be read (a finding says that)."""
         from batchbridge.reading import documents
         from batchbridge.reading.yaml_json import RefusedFile
 
         try:
-            lines = documents.read_text(Path(file), file).split("\n")
+            lines = (documents.read_text(Path(file), file) if text is None else text).split("\n")
         except RefusedFile:
             return cls()
         found = [(number, each) for number, line in enumerate(lines, 1) for each in _COMMENT.finditer(line)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,16 @@ if TYPE_CHECKING:
 FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
 
-@click.command("check", cls=InputCommand, short_help="List what is wrong with configurations.")
+class _CheckCommand(InputCommand):
+    """The command with `--fix=N` beside `--fix`, whose next word is a file and no number."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        said = [re.sub(r"^--fix=", "--fix-choice=", word) for word in args[:end]]
+        return super().parse_args(ctx, [*said, *args[end:]])
+
+
+@click.command("check", cls=_CheckCommand, short_help="List what is wrong with configurations.")
 @input_options
 @click.argument("more", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=str))
 @verbose_option
@@ -45,7 +55,8 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 )
 @click.option("--baseline", metavar="FILE", help="Do not count the findings that FILE lists.")
 @click.option("--write-baseline", is_flag=True, help="Write all current findings to the baseline.")
-@click.option("--fix", is_flag=True, help="Write safe fixes, such as a key's new name, into YAML files.")
+@click.option("--fix", is_flag=True, help="Write safe fixes, such as a key's new name; --fix=N: way out N of an error.")
+@click.option("--fix-choice", "choice", type=click.IntRange(min=1), hidden=True, help="N of --fix=N.")
 @click.option("--native", is_flag=True, help="Ask the installed framework's own constructor too, in a child process.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
 @click.option("--watch", is_flag=True, help="Check again whenever a FILE changes, until Ctrl-C.")
@@ -59,6 +70,7 @@ def command(
     baseline: str | None,
     write_baseline: bool,
     fix: bool,
+    choice: int | None,
     native: bool,
     diff: bool,
     watch: bool,
@@ -74,6 +86,7 @@ def command(
     folder every run in it; the exit code is of the worst error, and the first line says what was not read or is
     undecided (--fail-on unread or undecided makes that exit code 4).
     """
+    fix = fix or choice is not None
     if watch:
         return _watched([path for path in (source["file"], *more) if path is not None], fix or write_baseline)
     if as_json and output_format not in (None, "json"):
@@ -91,6 +104,8 @@ def command(
     counting = partial(
         _judged, source, tuple(named), select, ignore, None if write_baseline else known, fail_on, several, native
     )
+    if choice is not None and several:
+        raise click.UsageError(f"--fix={choice} is of one FILE: the ways out of each are counted from 1")
     if lines is not None and form == "text" and not (fix or diff or write_baseline):
         for said_of, code, codes in _folder.spread(partial(_line_of, counting), files):
             lines.append(said_of)
@@ -99,7 +114,7 @@ def command(
         files = []
     inputs: list[str | None] = [*files] if named else [None]
     for file in inputs if len(inputs) == 1 else _counted(inputs):
-        found, code, codes = counting(file, "write" if fix and not diff else "show" if diff else "")
+        found, code, codes = counting(file, "write" if fix and not diff else "show" if diff else "", choice)
         opened.append(_folder.line(found))
         if lines is not None:
             lines.append(opened[-1])
@@ -164,10 +179,11 @@ def _judged(
     native: bool,
     file: str | None,
     fix: str = "",
+    choice: int | None = None,
 ) -> tuple[Check, int, set[str]]:
     """(the report of a file, its exit code, the codes of findings that did not count). named: what was named itself,
     and is judged as whosever it is said to be; other files stand in a folder. several: whether it is one of several, of
-    which only errors count by default. fix: "write" or "show"."""
+    which only errors count by default. fix: "write" or "show". choice: of the ways out of errors; None: safe fixes."""
     from batchbridge import Check, check
 
     own = project(file)
@@ -184,7 +200,7 @@ def _judged(
         from batchbridge.cli import _fix
 
         _fix.usage(file, source)
-        found = _fix.fix(found, asked, counting, write=fix == "write")
+        found = _fix.fix(found, asked, counting, write=fix == "write", number=choice)
     if native:
         found = _with_native(found)
     fails = fail_on or own.settings.get("fail_on", "error" if several else "undecided")

@@ -42,6 +42,7 @@ COMMANDS = {
     "adapters": "List the installed adapters and what is wrong with plugins.",
     "new-adapter": "Begin an adapter for another framework.",
     "ledger": "Show, compare, verify or export the ledgers of runs.",
+    "language-server": "Check in an editor, while one types.",
     "demo": "Write a recipe to try the other commands on.",
     "try": "Train a tiny model with a framework on this CPU, as it is and wrapped.",
 }
@@ -78,6 +79,7 @@ EXAMPLES = {
         "export runs/a --parquet run.parquet",
         "verify runs/a",
     ),
+    "language-server": ("",),
     "demo": ("",),
     "try": ("trl", "verl --folder runs/tried"),
 }

@@ -12,12 +12,12 @@ from typing import Any
 
 from batchbridge.comparing.convert import Conversion, account
 from batchbridge.comparing.edit_file import KeyChange, convert_into, decoded
+from batchbridge.comparing.edit_text import lines_in
 from batchbridge.comparing.edit_words import edit_script
 from batchbridge.comparing.scale import Choice, Scaling
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotEdit
-from batchbridge.meaning.findings import Where
 from batchbridge.reading.files import SCRIPTS
 from batchbridge.reading.read import read_again
 
@@ -62,8 +62,7 @@ def _in_script(
     from batchbridge.reading.scripts import load_script
 
     text, _, _ = decoded(path.read_bytes())
-    places = {key: place.line or 1 for key, place in reading.places.items() if _stands(place, path)}
-    edited, changes = edit_script(text, choice.settings, places)
+    edited, changes = edit_script(text, choice.settings, lines_in(reading, path))
     source = load_script(edited, path, env=env, framework=adapter.framework, chosen=command)
     for devices in (None, choice.spec.topology.world_size):
         again = read_again(source, adapter, reading, devices)
@@ -72,8 +71,3 @@ def _in_script(
     if again.spec != choice.spec or again.verdict != "valid":
         raise CannotEdit(f"{path.name} would mean something else with these settings in it")
     return edited, changes
-
-
-def _stands(place: Where, path: Path) -> bool:
-    """Whether a setting stands in the script itself, and not in a file that it names."""
-    return place.line is not None and place.file is not None and Path(place.file) == path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief
@@ -130,6 +130,13 @@ KINDS = ("error", "undecided", "warning", "note")
 def kind_of(finding: Finding) -> str:
     """One of `KINDS`, the most severe first."""
     return "undecided" if finding.undecided else finding.severity
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings as a person is shown them: the most severe first, of these the one that its framework notices
+    first."""
+    phases = get_args(Phase)
+    return sorted(findings, key=lambda one: (KINDS.index(kind_of(one)), phases.index(one.phase)))
 
 
 def counts(findings: Iterable[Finding]) -> str:

@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from batchbridge.comparing.edit_words import edit_call, edit_script
-from batchbridge.comparing.edit_yaml import REMOVED, edit
+from batchbridge.comparing.edit_text import changed_text
 from batchbridge.contract.reading import Reading, Source
-from batchbridge.errors import CannotEdit
-from batchbridge.reading.files import LOGS, SCRIPTS, load_source, load_text
+from batchbridge.reading.files import LOGS, load_source, load_text
 
 KINDS = {
     "yaml": "recipe.yaml",
@@ -55,22 +53,7 @@ class PastedText:
 
     def changed(self, reading: Reading, settings: Mapping[str, Any]) -> PastedText:
         """The text with `settings` in it, None for one that goes. reading: what it means. Raises `CannotEdit`."""
-        suffix = self.path.suffix.lower()
-        here = {
-            key: place.line
-            for key, place in reading.places.items()
-            if place.line is not None and place.file == str(self.path)
-        }
-        if suffix in SCRIPTS:
-            pairs = {key: (reading.native.get(key), value) for key, value in settings.items()}
-            text, _ = edit_script(self.text, pairs, here)
-        elif suffix == ".py":
-            text = edit_call(self.text, settings, here)
-        elif suffix in (".yaml", ".yml", ".json"):
-            text = edit(self.text, {key: REMOVED if value is None else value for key, value in settings.items()})
-        else:
-            raise CannotEdit(f"a {suffix.removeprefix('.')} text is not edited")
-        return dataclasses.replace(self, text=text)
+        return dataclasses.replace(self, text=changed_text(self.text, self.path, reading, settings))
 
 
 def kind_of_text(text: str) -> str:

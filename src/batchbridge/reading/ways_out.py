@@ -21,13 +21,23 @@ TriedReading = Callable[[Fix], Reading | None]
 
 class WayOut(NamedTuple):
     """A fix, and the run that comes of it: devices that train the policy, completions of an optimizer step, prompts of
-    a rollout; None where a size is open. reading: what it means."""
+    a rollout; None where a size is open. number: which of a configuration's ways out it is, counted from 1, as
+    `check --fix=N` takes it. reading: what it means."""
 
+    number: int
     fix: Fix
     devices: int
     completions_per_step: int | None
     prompts_per_rollout: int | None
     reading: Reading
+
+    @property
+    def sizes(self) -> str:
+        """The run in words: `on 8 devices an optimizer step has 48 completions, and a rollout 8 prompts`."""
+        from batchbridge.render.text import count
+
+        step, rollout = count(self.completions_per_step, "completion"), count(self.prompts_per_rollout, "prompt")
+        return f"on {count(self.devices, 'device')} an optimizer step has {step}, and a rollout {rollout}"
 
 
 def trying(source: object, reading: Reading, code: str, **said: Any) -> TriedReading:
@@ -63,20 +73,19 @@ def _of_a_file(said: Mapping[str, Any]) -> dict[str, Any]:
 def ways_out(
     errors: Sequence[Finding], tried: Callable[[str], TriedReading], asked: int | None
 ) -> tuple[tuple[Finding, tuple[WayOut, ...]], ...]:
-    """Those of `errors` that have several ways out, each with these as far as they are tried: those first that keep the
-    devices that were `asked` for."""
+    """Those of `errors` that have ways out, each with these as far as they are tried: those first that keep the devices
+    that were `asked` for. What is safe is no choice, and no way out here."""
     found: list[tuple[Finding, tuple[WayOut, ...]]] = []
-    left = MOST_TRIED
+    left, number = MOST_TRIED, 0
     for finding in errors:
-        fixes = [fix for fix in finding.fixes if fix.changes]
-        if len(fixes) < 2 or left < 2:
-            continue
-        readings = [(fix, tried(finding.code)(fix)) for fix in fixes[:left]]
+        fixes = [fix for fix in finding.fixes if fix.changes and not fix.safe][:left]
+        readings = [(fix, tried(finding.code)(fix)) for fix in fixes]
         left -= len(readings)
         ways = [_way(fix, reading) for fix, reading in readings if reading is not None]
-        if len(ways) > 1:
+        if ways:
             ways.sort(key=lambda way: asked is not None and way.devices != asked)
-            found.append((finding, tuple(ways)))
+            found.append((finding, tuple(way._replace(number=number + place) for place, way in enumerate(ways, 1))))
+            number += len(ways)
     return tuple(found)
 
 
@@ -84,4 +93,4 @@ def _way(fix: Fix, reading: Reading) -> WayOut:
     spec = reading.spec
     assert spec is not None
     step, rollout = spec.optimizer_step, spec.rollout
-    return WayOut(fix, spec.topology.world_size, step.completions_per_step, rollout.prompts_per_rollout, reading)
+    return WayOut(0, fix, spec.topology.world_size, step.completions_per_step, rollout.prompts_per_rollout, reading)

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchbridge.meaning.findings import CONDITION
+from batchbridge.meaning.findings import CONDITION, gravest_first
 from batchbridge.meaning.findings import KINDS as KINDS  # others have it from here
 from batchbridge.meaning.findings import counts as counted
 from batchbridge.meaning.findings import kind_of as kind_of  # others have it from here
@@ -59,8 +59,7 @@ def lines(
     """The findings of the configuration `name`, the most severe first and of these the one that its framework notices
     first; notes, whole values, every fix and the sources only where `verbose`. ways_out: of errors, what they make of
     the run; `table` draws them."""
-    phases = list(PHASES)
-    found = sorted(reading.findings, key=lambda one: (KINDS.index(kind_of(one)), phases.index(one.phase)))
+    found = gravest_first(reading.findings)
     shown: dict[tuple[str, str], list[Finding]] = {}
 
     def ways_of(finding: Finding) -> Sequence[WayOut]:
@@ -104,24 +103,33 @@ def _compact(
     yield from _told(name, finding, places, _short(finding, finding.message), cut=True)
     if first and (native := _native(reading, finding)):
         yield f"  {_short(finding, native)}"
-    if ways:
-        yield from _ways(ways[:WAYS], len(finding.fixes) - len(ways[:WAYS]), table)
+    if len(ways) > 1:
+        yield from _ways(finding, ways[:WAYS], len(finding.fixes) - len(ways[:WAYS]), table)
     elif finding.fixes:
         texts = [_short(finding, fix.text) for fix in finding.fixes[:FIXES]]
         more = len(finding.fixes) - len(texts)
-        yield f"  fix: {', or '.join(texts)}{f', or {more} more (-v)' if more else ''}"
+        writes = f" (--fix={ways[0].number})" if len(texts) == 1 and ways and _first(finding) is not None else ""
+        yield f"  fix: {', or '.join(texts)}{f', or {more} more (-v)' if more else ''}{writes}"
 
 
-def _ways(ways: Sequence[WayOut], more: int, table: TableRenderer) -> Iterator[str]:
-    """The ways out with what they make of the run, a row each. more: how many are not shown."""
+def _ways(finding: Finding, ways: Sequence[WayOut], more: int, table: TableRenderer) -> Iterator[str]:
+    """The ways out with what they make of the run, a row each, by the number that `check --fix=N` writes into a file.
+    more: how many are not shown."""
     if not ways:
         return
     rows = [
-        (one_line(way.fix.text), number(way.devices), number(way.completions_per_step), number(way.prompts_per_rollout))
+        (
+            *((str(way.number),) if _first(finding) is not None else ()),
+            one_line(way.fix.text),
+            number(way.devices),
+            number(way.completions_per_step),
+            number(way.prompts_per_rollout),
+        )
         for way in ways
     ]
+    headers = ("--fix", "way out", "devices", "completions", "prompts")[5 - len(rows[0]) :]
     yield "  ways out, with the completions of an optimizer step and the prompts of a rollout:"
-    yield from (f"    {line}" for line in table(("fix", "devices", "completions", "prompts"), rows).splitlines())
+    yield from (f"    {line}" for line in table(headers, rows).splitlines())
     if more:
         yield f"    {more} more (-v)"
 
@@ -135,16 +143,23 @@ def _excerpt(where: Where | None) -> Iterator[str]:
             line = next(islice(file, where.line - 1, None), "").rstrip().expandtabs(4)
     except (OSError, ValueError):
         return
+    span = value_span(line, where)
+    if span is None:
+        return
+    indent = len(line) - len(line.lstrip())
+    start, end = span[0] - indent, span[1] - indent
+    if end > EXCERPT:
+        return
+    number_, shown = f"{where.line:>5}", line[indent:][:EXCERPT]
+    yield f"  {number_} | {shown}"
+    yield f"  {' ' * len(number_)} | {' ' * start}{'^' * (end - start)}"
+
+
+def value_span(line: str, where: Where) -> tuple[int, int] | None:
+    """The columns of a setting's value behind its key in a line; None: it is not to be seen there."""
     value, key = one_line(where.value), str(where.key).rpartition(".")[2]
     at = line.find(value, line.find(key) + len(key)) if key in line else -1
-    if at < 0 or not value:
-        return
-    line, at = line.lstrip(), at - (len(line) - len(line.lstrip()))
-    if at + len(value) > EXCERPT:
-        return
-    number_, shown = f"{where.line:>5}", line[:EXCERPT]
-    yield f"  {number_} | {shown}"
-    yield f"  {' ' * len(number_)} | {' ' * at}{'^' * len(value)}"
+    return None if at < 0 or not value else (at, at + len(value))
 
 
 EXCERPT = 64
@@ -165,7 +180,7 @@ def _whole(
     shown = [way.fix for way in ways]
     if rest := [fix for fix in finding.fixes if fix not in shown]:
         yield f"  fix: {', or '.join(one_line(fix.text) for fix in rest)}"
-    yield from _ways(ways, 0, table)
+    yield from _ways(finding, ways, 0, table)
     if finding.source is not None:
         yield f"  source: {one_line(finding.source)}"
 

@@ -1,0 +1,1 @@
+"""The language server: `check` in an editor, while one types."""
