@@ -57,7 +57,7 @@ def _pwd(shell: Shell, words: list[Word], line: int, document: Word | None) -> O
 
 def _part_of_path(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     """`basename PATH [SUFFIX]` and `dirname PATH` (coreutils 9.4), which ask no disk."""
-    texts = [word.text for word in words]
+    texts = [word.text for place, word in enumerate(words) if place != 1 or word.text != "--"]
     plain_words = all(text and not text.startswith("-") and not shell.unknowns.of(text) for text in texts[1:])
     if shell.captured is None or not plain_words or not 2 <= len(texts) <= (3 if texts[0] == "basename" else 2):
         shell.record(words, line)

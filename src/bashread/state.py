@@ -233,7 +233,10 @@ class Shell:
         shown = tuple(map(self._argument, words))
         self.spend(sum(len(word.text) for word in shown))
         name = words[0].text
-        if name.startswith("--") or ("=" in name and "." in name.partition("=")[0] and "/" not in name):
+        setting = "=" in name and "." in name.partition("=")[0] and "/" not in name
+        of_arguments = any(map(_ARGUMENTS.search, (name for one in shown[0].unknown for name in one.names)))
+        behind = of_arguments and len(shown) > 1 and shown[1].text.startswith("--")
+        if name.startswith("--") or setting or behind:
             text = f"{shown[0].text} runs as a command of its own: the line before it ends without a backslash"
             self.remark("stray", line, text)
         own = {name: self.variables.get(name, self.env.get(name)) for name in self.exported}

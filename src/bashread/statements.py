@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -104,6 +105,7 @@ def _redirected(shell: Shell, node: Node) -> Outcome:
     document: Word | None = None
     extra: list[Node] = []
     pipes: list[Node] = []
+    away = False
     for child in node.children:
         if child.type == "heredoc_redirect":
             document = _document(shell, child)
@@ -118,9 +120,33 @@ def _redirected(shell: Shell, node: Node) -> Outcome:
             document = here_string(shell, child)
         elif child.type == "file_redirect":
             extra += beyond(child)
-            shell.decided_output = False
+            said = shell.raw(child)
+            away = away or _NOWHERE.fullmatch(said) is not None
+            shell.decided_output &= away or _ERRORS_NOWHERE.fullmatch(said) is not None
     if body is None:
         return DONE
+    with _unseen(shell) if away else contextlib.nullcontext():
+        return _of_body(shell, node, body, extra, document, pipes)
+
+
+_NOWHERE = re.compile(r"(1?>>?|&>>?|>&)\s*/dev/null")
+_ERRORS_NOWHERE = re.compile(r"2>>?\s*/dev/null")
+
+
+@contextlib.contextmanager
+def _unseen(shell: Shell) -> Iterator[None]:
+    """What is printed goes nowhere. Whether a program succeeds stays open, and with it what is printed behind it."""
+    before = shell.captured
+    shell.captured = None if before is None else []
+    try:
+        yield
+    finally:
+        shell.captured = before
+
+
+def _of_body(
+    shell: Shell, node: Node, body: Node, extra: list[Node], document: Word | None, pipes: list[Node]
+) -> Outcome:
     if pipes and pipes[0].type == "pipeline" and body.type == "command" and not extra:
         outcome = _in_turn(shell, [body, *_stages(pipes.pop(0))], document, shell.at(node))
     else:

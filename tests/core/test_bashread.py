@@ -222,11 +222,39 @@ def test_turns_that_nothing_decides_leave_their_commands_open() -> None:
     assert all(not command.only_if for command in commands[2:]), "a program is expected to succeed"
 
 
-def test_a_script_that_knows_its_own_name_knows_its_folder() -> None:
-    script = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\npython "$HERE/t.py" $0 $(cd .. && pwd)\npython $PWD'
+def test_a_launcher_in_a_variable_is_no_argument_of_the_line_before_it() -> None:
+    assert not read_script("cd there\n$LAUNCHER --nproc 2 a.py").remarks
+    assert not read_script("A=(python x)\ncd there\n${A[@]} --nproc 2").remarks
+
+
+NOWHERE = ("", ">/dev/null", "> /dev/null 2>&1", "&> /dev/null", "2>/dev/null")
+
+
+@pytest.mark.parametrize("dashes", ["", "-- "])
+@pytest.mark.parametrize("away", NOWHERE)
+def test_a_script_that_knows_its_own_name_knows_its_folder(dashes: str, away: str) -> None:
+    script = f'HERE=$(cd {dashes}"$(dirname {dashes}"${{BASH_SOURCE[0]}}")" {away} && pwd)\n'
+    script += 'python "$HERE/t.py" $0 $(cd .. && pwd)\npython $PWD'
     found = read_script(script, {"PWD": "."}, "scripts/run.sh").commands
     assert [command.argv for command in found] == [("python", "scripts/t.py", "scripts/run.sh", ".."), ("python", ".")]
     assert read_script(script, {"PWD": "."}).commands[0].words[1].unknown
+
+
+@pytest.mark.parametrize(
+    ("substitution", "value"),
+    [
+        ("echo a >/dev/null; echo b", "b"),
+        ("nvidia-smi >/dev/null && echo b", None),  # it may fail
+        ("echo a 2>/dev/null", "a"),
+        ("echo a >there", None),
+        ("echo a 2>&1 >/dev/null", None),
+        ("nvidia-smi 2>/dev/null", None),
+    ],
+)
+def test_what_is_printed_into_nothing_is_no_output(substitution: str, value: str | None) -> None:
+    (command,) = read_script(f"python $({substitution})").commands
+    word = command.words[1]
+    assert (word.text if not word.unknown else None) == value
 
 
 def test_a_folder_that_nothing_decides_stays_unknown_behind_cd() -> None:
@@ -274,6 +302,7 @@ def test_a_loop_over_the_unknown_runs_once_and_undecided() -> None:
         ("bash ./other.sh", "source"),
         ("eval $X", "not_read"),
         ("python a \\\n  # a comment\n  --b 2", "stray"),
+        ("python a --c 1\n  ${EXTRA_ARGS[@]} --b 2", "stray"),
         ("if [ 1", "not_read"),
         ("x ${a[b}", "not_read"),
         ("exit 1\nx", "ends"),
