@@ -163,6 +163,7 @@ def _exec(shell: Shell, words: list[Word], line: int, document: Word | None) -> 
 
 def _builtin(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
     if len(words) == 1 or words[1].text.startswith("-"):
+        shell.decided_output = False  # the machine decides what `command -v` finds
         return ASSUMED
     return _outside(shell, words[1:], line, document)
 
