@@ -135,7 +135,7 @@ _ERRORS_NOWHERE = re.compile(r"2>>?\s*/dev/null")
 
 @contextlib.contextmanager
 def _unseen(shell: Shell) -> Iterator[None]:
-    """What is printed goes nowhere. Whether a program succeeds stays open, and with it what is printed behind it."""
+    """Output that goes nowhere. Whether a program succeeds stays open, and with it what is printed behind it."""
     before = shell.captured
     shell.captured = None if before is None else []
     try:

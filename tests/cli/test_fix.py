@@ -310,7 +310,7 @@ def test_a_way_out_of_devices_stands_in_no_recipe(file: Path, check: Callable[..
     _, out, _ = check(file, "-v", under=under)
     number = next(line.split()[0] for line in out.splitlines() if line.split()[1:2] == ["num_processes"])
     code, _, err = check(file, f"--fix={number}", under=under)
-    assert (code, "num_processes is no setting of recipe.yaml: say it where the run is started" in err) == (2, True)
+    assert (code, "num_processes is not said in recipe.yaml: say it where the run is started" in err) == (2, True)
     assert file.read_text(encoding="utf-8").startswith("num_generations: 7\n")
 
 

@@ -39,6 +39,7 @@ def fix(
     from batchbridge import read
     from batchbridge.comparing.fix_file import fix_file, safe_fixes
     from batchbridge.reading.files import load_text
+    from batchbridge.render.findings import sizes_of
 
     finding, way = (None, None) if number is None else _way_out(found, number)
     choice = None if finding is None or way is None else (finding, way.fix)
@@ -63,7 +64,7 @@ def fix(
             say(f"{found.name}: nothing was fixed: {why}", err=True)
         return found
     what = f"way out {number}" if way is not None else many(done.done, "key")
-    account = _account(done) if way is None else f"{done.done[0]}; {way.sizes}"
+    account = _account(done) if way is None else f"{done.done[0]}; {sizes_of(way)}"
     if not write:
         _show(done)
         say(f"{found.name}: {what} would be {'fixed' if way is None else 'written'}: {account}", err=True)

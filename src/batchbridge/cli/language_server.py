@@ -16,7 +16,7 @@ def command() -> int:
     the sizes of batches above the text. The project's settings count. Needs pygls: pip install 'batchbridge[editor]'.
     """
     try:
-        from batchbridge.editor.server import ConfigurationServer
+        from batchbridge.cli._language_server import ConfigurationServer
     except ModuleNotFoundError as missing:
         if missing.name not in ("pygls", "lsprotocol"):
             raise

@@ -117,7 +117,7 @@ def _elsewhere(path: Path, before: Reading, fixes: Iterable[tuple[Finding, Fix]]
             elif value is None and (place is None or place.file is None or place.line is None):
                 yield f"{key} stands in no file; {kinds}"
             elif value is not None and place is not None and place.file is None:
-                yield f"{key} is no setting of {path}: say it where the run is started"
+                yield f"{key} is not said in {path}: say it where the run is started"
 
 
 def _changes(fixes: Iterable[tuple[Finding, Fix]], *, chosen: bool) -> tuple[dict[str, str], dict[str, Any]]:

@@ -31,14 +31,6 @@ class WayOut(NamedTuple):
     prompts_per_rollout: int | None
     reading: Reading
 
-    @property
-    def sizes(self) -> str:
-        """The run in words: `on 8 devices an optimizer step has 48 completions, and a rollout 8 prompts`."""
-        from batchbridge.render.text import count
-
-        step, rollout = count(self.completions_per_step, "completion"), count(self.prompts_per_rollout, "prompt")
-        return f"on {count(self.devices, 'device')} an optimizer step has {step}, and a rollout {rollout}"
-
 
 def trying(source: object, reading: Reading, code: str, **said: Any) -> TriedReading:
     """The function that reads `source`, which was read as `reading`, again with a fix of the rule `code`.

@@ -134,6 +134,12 @@ def _ways(finding: Finding, ways: Sequence[WayOut], more: int, table: TableRende
         yield f"    {more} more (-v)"
 
 
+def sizes_of(way: WayOut) -> str:
+    """The run of a way out in words: `on 8 devices an optimizer step has 48 completions, and a rollout 8 prompts`."""
+    step, rollout = count(way.completions_per_step, "completion"), count(way.prompts_per_rollout, "prompt")
+    return f"on {count(way.devices, 'device')} an optimizer step has {step}, and a rollout {rollout}"
+
+
 def _excerpt(where: Where | None) -> Iterator[str]:
     """The line of a file that a finding is about, with its value marked; nothing where that cannot be seen there."""
     if where is None or where.file is None or where.line is None or where.key is None or where.value is None:

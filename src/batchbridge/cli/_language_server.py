@@ -1,4 +1,4 @@
-"""The language server (pygls): problems with ways out, what a key means, and the sizes of batches above the text."""
+"""The language server of `batchbridge language-server` (pygls): problems with ways out, what a key means, and sizes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pygls.lsp.server import LanguageServer
 from pygls.workspace import TextDocument
 
 from batchbridge import address
+from batchbridge.cli._checked_text import CheckedText, EditorFix, EditorProblem, TextRange
 from batchbridge.comparing.edit_text import EDITED
 from batchbridge.distributions import installed
-from batchbridge.editor.checked_text import CheckedText, EditorFix, EditorProblem, TextRange
 from batchbridge.meaning.findings import Where
 
 PAUSE = 0.2

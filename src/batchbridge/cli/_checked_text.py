@@ -20,7 +20,7 @@ from batchbridge.frozen import dataclass
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.reading.files import load_text
 from batchbridge.reading.read import UNKNOWN, read
-from batchbridge.render.findings import kind_of, one_line, place_of, value_span
+from batchbridge.render.findings import kind_of, one_line, place_of, sizes_of, value_span
 from batchbridge.reports import Check, check
 
 
@@ -73,7 +73,7 @@ class CheckedText:
         self.text, self.path = text, path
         self.lines = text.split("\n")
         self.refused = ""
-        """Why nothing could be checked: the project's settings are wrong."""
+        """The reason why nothing could be checked: the project's settings are wrong."""
         self._said: dict[str, Any] = {}
         self.found: Check | None = None
         try:
@@ -171,13 +171,13 @@ class CheckedText:
             for way in ways if error == finding else ():
                 made = fix_text(self.text, self.path, reading, [finding], again, (finding, way.fix))
                 if made.new is not None:
-                    yield EditorFix(f"{way.fix.text} ({way.sizes})", self.edits(made.new), safe=False)
+                    yield EditorFix(f"{way.fix.text} ({sizes_of(way)})", self.edits(made.new), safe=False)
 
     def _again(self, version: str | None, text: str) -> Any:
         return read(self._source(text), **{**self._said, "version": version})
 
     def edits(self, new: str) -> tuple[LineEdit, ...]:
-        """What turns the text into `new`, by lines."""
+        """The edits that turn the text into `new`, by lines."""
         after = new.split("\n")
         matched = SequenceMatcher(a=self.lines, b=after, autojunk=False).get_opcodes()
         return tuple(

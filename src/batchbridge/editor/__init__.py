@@ -1,1 +1,0 @@
-"""The language server: `check` in an editor, while one types."""
