@@ -119,7 +119,7 @@ def of_verl() -> None:
     errors = [
         f"Error executing job with overrides: {OVERRIDES!r}",
         "Traceback (most recent call last):",
-        '  File "main_ppo.py", line 42, in main',
+        '  File "/there/verl/trainer/main_ppo.py", line 42, in main',
         "AssertionError: only support equal chunk. Got size of DataProto 256 and chunk 6.",
     ]
     (made / "error.log").write_text("\n".join(errors) + "\n", encoding="utf-8")

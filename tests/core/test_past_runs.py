@@ -130,6 +130,49 @@ def test_what_hydra_composed_and_what_it_was_given_mean_the_same() -> None:
     assert readings[1].provenance["rollout.completions_per_prompt"].line == 8
 
 
+@pytest.mark.parametrize(
+    ("left", "verdict", "codes_of"),
+    [
+        (("overrides.yaml", "hydra.yaml"), "valid", set()),
+        (("overrides.yaml",), "undecided", {"BB027"}),
+        (("overrides.yaml", "../main_ppo.log"), "undecided", {"BB-VERL-089"}),
+    ],
+    ids=lambda value: "-".join(value).replace("../", "") if isinstance(value, tuple) else None,
+)
+def test_overrides_alone_are_those_of_the_program_that_the_folder_names(
+    tmp_path: Path, left: tuple[str, ...], verdict: str, codes_of: set[str]
+) -> None:
+    """Whose defaults they change, they do not say; a program of the user's own may count otherwise."""
+    kept = tmp_path / "run" / ".hydra"
+    kept.mkdir(parents=True)
+    for name in left:
+        there = HYDRA / ".hydra" / name
+        (kept / name).write_text(there.read_text(encoding="utf-8") if there.is_file() else "", encoding="utf-8")
+    found = read(tmp_path / "run", **VERL)
+    assert found.verdict == verdict
+    assert {"BB027", "BB-VERL-089"} & set(codes(found)) == codes_of
+    assert found.spec == read(HYDRA, **VERL).spec
+    assert past_runs.runs_below(tmp_path) == [tmp_path / "run"]
+
+
+@pytest.mark.parametrize(
+    ("traceback", "verdict"),
+    [
+        (['  File "/there/verl/trainer/main_ppo.py", line 42, in main'], "valid"),
+        (['  File "/usr/lib/runpy.py", line 1, in _run', '  File "/x/verl/trainer/main_ppo.py", line 2, in f'], "valid"),
+        (['  File "/there/recipe/dapo/main_dapo.py", line 42, in main'], "undecided"),
+        ([], "undecided"),
+    ],
+)
+def test_an_error_of_hydras_is_that_of_the_program_in_its_traceback(
+    tmp_path: Path, traceback: list[str], verdict: str
+) -> None:
+    """DAPO's recipe drops groups, and counts what is left: verl's numbers are not its own."""
+    lines = (RUNS / "verl" / "error.log").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "error.log").write_text("\n".join([*lines[:2], *traceback, lines[3]]), encoding="utf-8")
+    assert read(tmp_path / "error.log", **VERL).verdict == verdict
+
+
 def test_the_one_run_below_a_folder_is_it_and_of_several_one_is_named(tmp_path: Path) -> None:
     assert read(RUNS / "verl" / "outputs", **VERL).spec == read(HYDRA, **VERL).spec
     found = read(RUNS)

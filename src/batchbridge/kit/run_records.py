@@ -30,7 +30,7 @@ def as_of_record(record: RunRecord, reading: _AnyReading, codes: Codes, name: st
     if strangers:
         kept.append(_left_out(strangers, f"{name} {reading.framework_version or ''}".strip()))
     if record.partial:
-        text = f"{record.kind} is not all that it was told: every other setting is read at its default"
+        text = f"{record.kind}: not all that the run was told; every other setting is read at its default"
         fix = Fix("name what differs with --set KEY=VALUE, or the run's own configuration")
         kept.append(Finding("BB027", "error", "config", text, fixes=(fix,), undecided=True))
     given = {key: place for key, place in reading.given.items() if key not in strangers}

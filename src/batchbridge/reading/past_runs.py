@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -22,6 +22,7 @@ from batchbridge.reading.yaml_json import RefusedFile, refuse
 ARGUMENTS, STATE = "training_args.bin", "trainer_state.json"
 HYDRA = ".hydra"
 OFFLINE, DATA_BASE = ".wandb", ".db"
+_OF_HYDRA = ("config.yaml", "overrides.yaml")
 FILES = frozenset({ARGUMENTS, STATE})
 SUFFIXES = frozenset({OFFLINE, DATA_BASE})
 """Names and suffixes of files that are records, whatever is in them."""
@@ -44,10 +45,9 @@ def is_run(folder: Path) -> bool:
 
 def _marker(folder: Path) -> Path | None:
     """The file or folder that says so."""
-    if folder.name == HYDRA and (folder / "config.yaml").is_file():
-        return folder
-    if (folder / HYDRA / "config.yaml").is_file():
-        return folder / HYDRA
+    for place in (folder, folder / HYDRA):
+        if place.name == HYDRA and any((place / name).is_file() for name in _OF_HYDRA):
+            return place
     for place in (folder, folder / "files"):
         of_wandb = _WANDB.fullmatch(place.parent.name) and place.name == "files"
         of_wandb = of_wandb or any((place / name).is_file() for name in ("wandb-metadata.json", "wandb-summary.json"))
@@ -112,7 +112,7 @@ def load_file(path: Path, chosen: int | None = None) -> Source | None:
     """The `Source` of a file that is a record by its name; None where it is not. Raises `RefusedFile`."""
     if path.name in FILES or path.suffix in SUFFIXES:
         return _load(path, chosen)
-    if path.parent.name == HYDRA and path.name in ("config.yaml", "overrides.yaml"):
+    if path.parent.name == HYDRA and path.name in _OF_HYDRA:
         return _of_hydra(path.parent, overrides=path.name == "overrides.yaml")
     return None
 
@@ -200,22 +200,57 @@ def _of_hydra(folder: Path, *, overrides: bool = False) -> Source:
     given = document.value
     if given is None or not isinstance(given, list) or not all(isinstance(word, str) for word in given):
         refuse("BB005", "the file holds no list of overrides, which Hydra writes there", str(words))
-    named = _config_name(folder / "hydra.yaml")
-    argv = (*([f"--config-name={named}"] if named else []), *given)
+    program, named = _told_by_hydra(folder)
+    flags = [f"--config-name={named}"] if named else []
     lines = {key: place + 1 for place, word in enumerate(given) for key, _, _ in argument_keys([word])}
-    record = RunRecord(kind="the overrides that a run of Hydra was given")
-    return Source(values=parse_arguments(argv), lines=lines, path=words, argv=argv, record=record)
+    return of_overrides(given, lines, words, "the overrides that a run of Hydra was given", program, flags)
 
 
-def _config_name(file: Path) -> str | None:
-    """The configuration that Hydra's own record says was composed."""
+def of_overrides(
+    given: Sequence[str],
+    lines: Mapping[str, int],
+    path: Path | None,
+    kind: str,
+    program: str | None,
+    flags: Sequence[str] = (),
+) -> Source:
+    """The source of a run's overrides. program: the file of the program whose configuration they change; None: nobody
+    says it, so that the defaults of what they do not name are open. flags: Hydra's own."""
+    argv = (*(["python3", program] if program else []), *flags, *given)
+    kind = kind if program else f"{kind}, without a word of its program"
+    record = RunRecord(kind=kind, partial=program is None)
+    return Source(values=parse_arguments(argv), lines=lines, path=path, argv=argv, record=record)
+
+
+def _told_by_hydra(folder: Path) -> tuple[str | None, str | None]:
+    """The program that Hydra composed for, and the name of its configuration: of its own record, else of the log that
+    it names by the program. The configurations of a program stand beside it, in a folder that says so."""
     try:
-        values, _, _ = _settings(file)
+        values, _, _ = _settings(folder / "hydra.yaml")
     except RefusedFile:
-        return None
-    job = values.get("hydra", {}).get("job", {}) if isinstance(values.get("hydra"), Mapping) else {}
-    name = job.get("config_name") if isinstance(job, Mapping) else None
-    return name if isinstance(name, str) else None
+        logs = [file.stem for file in sorted(folder.parent.glob("*.log")) if file.is_file()]
+        return (f"{logs[0]}.py" if len(logs) == 1 else None), None
+    job, name, place = _at(values, "hydra", "job"), None, ""
+    sources = _at(values, "hydra", "runtime").get("config_sources")
+    for one in sources if isinstance(sources, list) else ():
+        if isinstance(one, Mapping) and one.get("provider") == "main" and isinstance(one.get("path"), str):
+            place = one["path"].replace(".", "/") if one.get("schema") == "pkg" else one["path"]
+    above, _, last = place.rstrip("/").rpartition("/")
+    if isinstance(job.get("name"), str) and job["name"]:
+        name = f"{above}/{job['name']}.py" if above and last in _CONFIGURATIONS else f"{job['name']}.py"
+    config = job.get("config_name")
+    return name, config if isinstance(config, str) else None
+
+
+_CONFIGURATIONS = frozenset({"config", "configs", "conf"})
+
+
+def _at(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """The mapping below keys; an empty one where there is none."""
+    found: Any = values
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 # ---- transformers' checkpoints

@@ -8,6 +8,7 @@ training *****" of transformers. A literal is parsed, never evaluated.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from typing import Any
 
 from batchbridge.contract.reading import RecordedNumber, RunRecord, Source
 from batchbridge.meaning.findings import Finding, Where
-from batchbridge.reading.arguments import argument_keys, parse_arguments
+from batchbridge.reading.arguments import argument_keys
+from batchbridge.reading.past_runs import of_overrides
 from batchbridge.reading.wandb_runs import namespace_in
 from batchbridge.reading.yaml_json import MAX_DEPTH, MAX_NODES
 
@@ -193,10 +195,24 @@ def _overrides(lines: _Lines, path: Path | None) -> Iterator[Source]:
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
-            argv = tuple(words)
-            numbers = {key: start + 1 for key, _, _ in argument_keys(argv)}
-            found = parse_arguments(argv)
-            yield Source(values=found, lines=numbers, path=path, argv=argv, record=_record("overrides"))
+            numbers = {key: start + 1 for key, _, _ in argument_keys(words)}
+            yield of_overrides(words, numbers, path, KINDS["overrides"], _program_of_traceback(lines, start))
+
+
+_FRAME = re.compile(r'\s*File "([^"\n]+\.py)", line \d+, in ')
+_NOT_THEIRS = re.compile(r"(?:^|/)(?:runpy\.py$|hydra/)")
+"""Files of frames above the user's own, which Hydra prints where it was asked for the whole error."""
+_TRACED = 40
+"""Lines behind the error in which its traceback begins."""
+
+
+def _program_of_traceback(lines: _Lines, start: int) -> str | None:
+    """The program whose function Hydra called: the first of the user's own frames in the traceback that follows.
+    Source: hydra-core 1.3.2 utils.run_and_report."""
+    for place in list(itertools.islice(lines.from_line(start), _TRACED)):
+        if (found := _FRAME.match(lines.texts[place])) and not _NOT_THEIRS.search(found[1]):
+            return found[1]
+    return None
 
 
 _OF_BLOCK = {
