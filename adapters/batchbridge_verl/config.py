@@ -67,6 +67,10 @@ class VerlAdapter(PackagedAdapter):
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""
         copy = context.copy
+        if copy is not None and not copy.unread:
+            from batchbridge_verl.copies import without_choices
+
+            source = without_choices(source, copy)
         told_by_user = PROGRAM.settings_of(source, copy is not None and _names_its_own(source, copy))
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from batchbridge import Source
 from batchbridge.kit.hydra_settings import flag_of
@@ -92,8 +94,53 @@ def names_its_own(source: Source, copy: OwnCopy) -> bool:
     return near and (name is None or any(file.is_file() for file in files))
 
 
+def without_choices(source: Source, copy: OwnCopy) -> Source:
+    """The source without the words that choose a file of the copy's configurations (`data=mine`, where its folder has
+    `data/mine.yaml`): what that file says is among the copy's settings already."""
+    words = _choices(source, copy.folder)
+    if not words:
+        return source
+    _, files = _composed(copy.folder, source, _engine(source))
+    read = [word for word in words if any(_is_file_of(word, file) for file in files)]
+    values = {
+        key: value for key, value in source.values.items() if key not in {word.partition("=")[0] for word in read}
+    }
+    return replace(source, argv=tuple(word for word in source.argv if word not in read), values=values)
+
+
+def _choices(source: Source, folder: Path) -> list[str]:
+    """The words of a command that name a file in a folder of configurations. Hydra takes a word as a choice where
+    there is a folder of its key's name. Source: hydra-core 1.3.2 ConfigLoaderImpl, group_exists."""
+    plain = [word for word in source.argv if _CHOICE.fullmatch(word) and not word.startswith(f"{ENGINE}=")]
+    if not plain:
+        return []
+    folders = config_folders(source, folder)
+    named = ((word, *word.partition("@" if "@" in word.partition("=")[0] else "=")) for word in plain)
+    return [
+        word for word, group, _, _ in named if any((one / group / f"{_option(word)}.yaml").is_file() for one in folders)
+    ]
+
+
+_CHOICE = re.compile(r"[A-Za-z_][\w/]*(?:@[\w.]+)?=[A-Za-z_][\w./-]*")
+
+
+def _option(word: str) -> str:
+    return word.partition("=")[2].removesuffix(".yaml")
+
+
+def _is_file_of(word: str, file: Path) -> bool:
+    group = word.partition("=")[0].partition("@")[0]
+    return file.as_posix().endswith(f"/{group}/{_option(word)}.yaml")
+
+
 def _declared(folder: Path, source: Source, engine: str) -> dict[str, object]:
     """Key to default of the configuration that a source starts from."""
+    tree, _ = _composed(folder, source, engine)
+    return {key: value for key, value in settings_in(tree) if key != ENGINE}
+
+
+def _composed(folder: Path, source: Source, engine: str) -> tuple[dict[str, Any], list[Path]]:
+    """The configuration that a source starts from, and the files that it is made of."""
     folders = config_folders(source, folder)
     path = flag_of(source.argv, "path")
     name = flag_of(source.argv, "name") if path in _BESIDE or near_folder(path, source.path) is not None else None
@@ -104,8 +151,8 @@ def _declared(folder: Path, source: Source, engine: str) -> dict[str, object]:
         name = f"ppo_{engine}_trainer" if name == "ppo_trainer" else name
     from batchbridge.kit.composed_yaml import composed
 
-    tree, _ = composed(folders, name, {ENGINE: engine} if both and engine != "fsdp" else {})
-    return {key: value for key, value in settings_in(tree) if key != ENGINE}
+    chosen = {word.partition("=")[0]: _option(word) for word in _choices(source, folder)}
+    return composed(folders, name, {**({ENGINE: engine} if both and engine != "fsdp" else {}), **chosen})
 
 
 _MAIN = re.compile(r"^@hydra\.main\(([^)]*)\)", re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -62,6 +63,9 @@ def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: Com
         value = result.values[key]
         if key in groups and value == {}:
             continue  # merged with what is there
+        if word and operation == "set" and key in groups and key != "hydra" and "." not in key and _is_option(value):
+            found.append(_chosen(key, value, result))
+            continue
         if (key in groups and not isinstance(value, Mapping)) or (known.get(key) == {} and isinstance(value, list)):
             native = "hydra: Could not override 'hydra'. No match in the defaults list." if key == "hydra" else ""
             found.append(NATIVELY.wrong(place, value, "a group of settings", native))
@@ -81,6 +85,20 @@ def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: Com
     for key, appended in unknown.items():
         found.append(_unknown(key, result.places[key], whose, engine, near.get(key, ()), appended, result.own_program))
     return found
+
+
+def _is_option(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w./-]*", value) is not None
+
+
+def _chosen(key: str, value: str, result: HydraSettings) -> Finding:
+    """A word that chooses a file for a group (`data=mine`): a folder of configurations of the user's own may have it,
+    and what it says is not here."""
+    why = f"it chooses {value} for the group, and no file {key}/{value}.yaml of a copy of verl is here"
+    fix = Fix(
+        "run the check where that folder of configurations lies, or on what a run composed of it (.hydra/config.yaml)"
+    )
+    return NATIVELY.left_open(key, why, result, (), (fix,))
 
 
 def _taken_out(key: str, result: HydraSettings, version: str, defaults: ComposedDefaults) -> Iterator[Finding]:

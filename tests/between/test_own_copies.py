@@ -89,6 +89,33 @@ def test_a_setting_that_the_copy_lacks_is_an_error(tmp_path: Path) -> None:
     assert any("your copy of verl has no setting" in one.message for one in reading.findings)
 
 
+OPTION = "{{train_batch_size: {}, max_prompt_length: 512, max_response_length: 512, shuffle: true}}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "left_open", "prompts"),
+    [
+        ("data=mine", [], 96),
+        ("data=mine data.train_batch_size=64", [], 64),
+        ("data=default", [], 32),
+        ("data=nobodys", ["data"], None),
+        ("data@data=mine", [], 96),
+    ],
+)
+def test_a_choice_among_the_copys_own_files_is_read(
+    tmp_path: Path, word: str, left_open: list[str], prompts: int | None
+) -> None:
+    _verl(tmp_path)
+    config = "verl/trainer/config"
+    body = VERL_YAML.replace(VERL_YAML.splitlines()[1] + "\n", "defaults: [{data@data: default}, _self_]\n")
+    files = {f"{config}/data/{name}.yaml": OPTION.format(size) for name, size in (("default", 32), ("mine", 96))}
+    _write(tmp_path, {f"{config}/ppo_trainer.yaml": body, **files})
+    reading = _read(tmp_path, f"{RUN} {word} actor_rollout_ref.actor.ppo_mini_batch_size=32")
+    assert [one.where[0].key for one in reading.findings if one.code == "BB-VERL-005"] == left_open
+    assert reading.verdict == "undecided"
+    assert (reading.spec.rollout.prompts_per_rollout if reading.spec else None) == prompts
+
+
 def test_a_named_release_is_judged_in_place_of_the_copy(tmp_path: Path) -> None:
     _verl(tmp_path)
     reading = _read(tmp_path, f"{RUN} recurrent.enable=memory", version="0.4.0")

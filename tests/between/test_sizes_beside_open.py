@@ -118,3 +118,12 @@ def test_a_configuration_that_is_read_has_no_such_sizes() -> None:
     check = batchbridge.check(TRL, framework="trl", version="1.16.0", world_size=2)
     assert check.verdict == "valid"
     assert sizes(check) is None
+
+
+def test_a_group_whose_file_is_not_here_hides_the_sizes_that_it_may_say(tmp_path: Path) -> None:
+    """A fork's `data/mine.yaml` may have another batch; one that the command says wins over it."""
+    named = {"ESTIMATOR": "grpo data=mine", "MINI": "16", "DYNAMIC": "False"}
+    check = checked(tmp_path, VERL, "0.9.1", **named)
+    assert (check.verdict, sizes(check)) == ("undecided", (("data",), (8, 64, 8, 128)))
+    silent = checked(tmp_path, VERL.replace("data.train_batch_size=64", ""), "0.9.1", **named)
+    assert (silent.verdict, sizes(silent)) == ("undecided", None)

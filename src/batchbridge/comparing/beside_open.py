@@ -66,7 +66,7 @@ def sizes_beside_open(source: object, reading: Reading, **said: Any) -> SizesBes
     values = _known_values(adapter, reading, open_keys)
     bare = without(loaded, open_keys.keys() - values.keys())
     settled = read(load_source(bare, overrides=values), **asked)
-    if settled.spec is None or open_keys.keys() & {*deciding(settled)}:
+    if settled.spec is None or any(_decides(key, settled) for key in open_keys):
         return None
     taken = {key: settled.native.get(key.lstrip("+~")) for key in open_keys}
     flipped = {key: not value for key, value in taken.items() if isinstance(value, bool)}
@@ -75,6 +75,11 @@ def sizes_beside_open(source: object, reading: Reading, **said: Any) -> SizesBes
         if other.spec is None or _sizes(other) != _sizes(settled):
             return None
     return SizesBesideOpen(settled, tuple(open_keys))
+
+
+def _decides(key: str, reading: Reading) -> bool:
+    """Whether a setting decides a size, or is a group of settings one of which does that nobody has said."""
+    return any(one == key or (one.startswith(f"{key}.") and one not in reading.given) for one in deciding(reading))
 
 
 def _open_keys(adapter: Adapter, reading: Reading) -> dict[str, Finding]:

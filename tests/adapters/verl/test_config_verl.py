@@ -886,6 +886,22 @@ def test_an_empty_group_says_nothing(words, rate, tmp_path):
     assert read(file).native == read({}).native
 
 
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("data=mine", ("undecided", ["BB-VERL-005"])),
+        ("critic=mine/large.yaml", ("undecided", ["BB-VERL-005"])),
+        ("data=4", ("invalid", ["BB-VERL-006"])),
+        ('data="a b"', ("invalid", ["BB-VERL-006"])),
+        ("algorithm.kl_ctrl=mine", ("invalid", ["BB-VERL-006"])),
+    ],
+)
+def test_a_file_of_a_group_that_is_not_here_leaves_the_group_open(word, found):
+    """A fork's folder of configurations may have it; a key with dots is never a group of Hydra's."""
+    reading = read(command(word))
+    assert (reading.verdict, codes(reading)) == found
+
+
 def test_hydras_own_groups_are_no_settings():
     words = ("hydra/job_logging=disabled", "hydra.run.dir=x", "~hydra/hydra_logging")
     assert read(command(*words)).findings == ()
