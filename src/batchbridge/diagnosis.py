@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 from batchbridge.common_texts import COMMON_TEXTS
@@ -208,11 +209,48 @@ def _differing(diagnosis: Diagnosis, reading: Reading) -> Iterator[str]:
     for name, what in diagnosis.text.counts.items():
         said, held = diagnosis.numbers.get(name), _counted(what, reading)
         if said is not None and held is not None and said != held:
-            path = "topology.world_size" if what == "devices" else ""
-            origin = reading.provenance.get(path)
-            place = f" ({origin.detail})" if origin is not None else ""
             unit = "devices that hold copies of the policy" if what == "devices" else what.replace("_", " ")
-            yield f"the text counts {said} {unit}, the configuration {held}{place}"
+            places = "".join(f"; {one}" for one in _places(_PATHS.get(what, ()), reading, said, held))
+            yield f"the text counts {said} {unit}, the configuration {held}{places}"
+
+
+_PATHS = {
+    "devices": ("topology.world_size",),
+    "completions_per_rollout": ("rollout.prompts_per_rollout", "rollout.completions_per_prompt"),
+    "completions_per_step": ("optimizer_step.completions_per_step",),
+}
+"""The canonical fields behind a number of `ErrorText.counts`."""
+
+
+def _places(paths: Iterable[str], reading: Reading, said: int, held: int) -> Iterator[str]:
+    """The settings that a number of a configuration comes from, with their lines; of one that is the default of a
+    script's variable the option with which that script gives the number of the text."""
+    origins = [reading.provenance[path] for path in paths if path in reading.provenance]
+    for key in dict.fromkeys(key for origin in origins for key in origin.keys):
+        place, value = reading.given.get(key), reading.native.get(key)
+        if place is None or place.file is None or place.line is None:
+            yield f"{key} = {value}" if place is not None else f"{key} = {value}, which nothing says"
+            continue
+        shown = f"{place.file}:{place.line}: {key} = {value}"
+        variable = _variable(place.file, key, place.line, value)
+        if variable is None or not isinstance(value, int) or (value * said) % held:
+            yield shown
+            continue
+        name, line = variable
+        yield f"{shown}, the default of {name} in line {line}: --env {name}={value * said // held}"
+    if not any(origin.keys for origin in origins):
+        yield from (origin.detail for origin in origins)
+
+
+def _variable(file: str, key: str, line: int, value: object) -> tuple[str, int] | None:
+    from batchbridge.comparing.edit_words import variable_of
+    from batchbridge.reading.documents import read_text
+    from batchbridge.reading.yaml_json import RefusedFile
+
+    try:
+        return variable_of(read_text(Path(file), file), key, line, value)
+    except RefusedFile:
+        return None
 
 
 def _counted(what: str, reading: Reading) -> int | None:

@@ -73,6 +73,36 @@ def test_a_loop_of_ones_own_looks_like_training() -> None:
     assert not trains_by_rewards("loss = mse(x)\nloss.backward()\noptimizer.step()\n")
 
 
+_LOOP = """
+for step in range(100):
+    out = model.generate(**batch, num_return_sequences=8)
+    rewards = score(out).view(-1, 8)
+    adv = rewards - rewards.mean(1, keepdim=True)
+    logp = model(out).logits.log_softmax(-1).gather(-1, out[..., None]).squeeze(-1)
+    loss = -(adv.view(-1, 1) * logp).mean()
+    loss.backward()
+    optimizer.step()
+"""
+"""A loop that names no method: it samples, and rewards weigh log-probabilities."""
+
+
+@pytest.mark.parametrize(
+    ("part", "without"),
+    [
+        ("", ""),
+        ("rewards", "scores"),
+        ("adv", "margin"),
+        ("logp", "scores_of"),
+        (".generate(", ".forward("),
+        ("loss.backward()", ""),
+    ],
+)
+def test_a_loop_without_a_methods_name_looks_like_training_by_its_parts(part: str, without: str) -> None:
+    text = _LOOP.replace(part, without) if part else _LOOP
+    text = text.replace(".log_softmax(-1)", "") if part == "logp" else text
+    assert trains_by_rewards(text) == (not part)
+
+
 def test_commands_that_look_like_training() -> None:
     assert starts_training(["python3", "scripts/run_sage_grpo.py", "--seed", "1"])
     assert starts_training(["torchrun", "train.py", "--num-generations", "8"])

@@ -445,10 +445,39 @@ def test_doctor_takes_its_numbers_from_the_log_before_it_asks() -> None:
     assert [ask.name for ask in without.asks] == ["n"]
 
 
+@pytest.mark.parametrize(
+    ("said", "word", "devices", "way"),
+    [
+        ("", "${NODES:-1}", 16, "the default of NODES in line 2: --env NODES=2"),
+        ("NODES=${NODES:-1}\n", "$NODES", 32, "the default of NODES in line 2: --env NODES=4"),
+        ("NODES=1\n", "$NODES", 16, ""),
+        ("", "1", 16, ""),
+        ("", "${NODES:-1}", 12, ""),  # no whole number of nodes
+    ],
+)
+def test_doctor_names_the_line_and_the_variable_that_decides_the_number(
+    tmp_path: Path, said: str, word: str, devices: int, way: str
+) -> None:
+    script = tmp_path / "run.sh"
+    command = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=vllm"
+    script.write_text(
+        f"#!/bin/bash\n{said}{command} trainer.n_gpus_per_node=8 trainer.nnodes={word}\n", encoding="utf-8"
+    )
+    text = f"AssertionError: real_train_batch_size (1024) must be divisible by minimal possible batch size ({devices})"
+    (found,) = doctor(text, readings=[read(script, framework="verl", version="0.9.1")])
+    nodes = next(place for one in found.differs for place in one.split("; ") if "trainer.nnodes" in place)
+    number, _, behind = nodes.partition(f"{script}:{3 if said else 2}: trainer.nnodes = ")[2].partition(", ")
+    assert (number, behind) == ("1", way)
+
+
 def test_doctor_says_which_numbers_of_the_text_and_the_configuration_differ() -> None:
     text = "AssertionError: real_train_batch_size (256) must be divisible by minimal possible batch size (16)"
     (found,) = doctor(text, readings=[read(RUNS / "verl" / "error.log", **VERL)])
     (differs,) = found.differs
-    assert differs.startswith("the text counts 16 devices that hold copies of the policy, the configuration 8 (")
+    log = RUNS / "verl" / "error.log"
+    assert differs == (
+        "the text counts 16 devices that hold copies of the policy, the configuration 8; "
+        f"{log}:1: trainer.nnodes = 2; {log}:1: trainer.n_gpus_per_node = 4"
+    )
     (same,) = doctor(text.replace("(16)", "(8)"), readings=[read(RUNS / "verl" / "error.log", **VERL)])
     assert same.differs == ()

@@ -105,6 +105,16 @@ def _last_setting(lines: list[str], lines_of: Mapping[str, int]) -> tuple[int, i
     return last
 
 
+def variable_of(text: str, key: str, line: int, value: object) -> tuple[str, int] | None:
+    """The variable of a script whose default says the setting that stands in a line, and the default's line, both lines
+    from 1: whoever starts the script may give it another value. None where no such default says it."""
+    lines = text.split("\n")
+    found = list(re.finditer(_setting(key), lines[line - 1])) if line <= len(lines) else []
+    place = _word_of(lines, line - 1, found[0][4], found[0].start(4), str(value)) if len(found) == 1 else None
+    named = None if place is None else re.search(r"\$\{([A-Za-z_]\w*):?-$", lines[place[0]][: place[1]])
+    return None if place is None or named is None else (named[1], place[0] + 1)
+
+
 def _word_of(lines: list[str], at: int, word: str, start: int, old: str) -> tuple[int, int, int] | None:
     """The place (line, start, end) of the plain word that says a setting as `word`, in the line `at` from `start` on:
     the word itself, the default of a variable that nothing else sets, or the one assignment to the variable."""

@@ -13,6 +13,16 @@ _METHODS = r"GRPO|GSPO|PPO|RLOO|DAPO|CISPO|Reinforce|REINFORCE|RLHF|RLVR|OnlineD
 _BUILT = re.compile(rf"(?<!class )\b\w*(?:{_METHODS})\w*(?:Trainer|Learner|Runner)\w*\(")
 _NAMED = re.compile(r"grpo|ppo|rloo|policy_loss|advantage", re.IGNORECASE)
 _TRAINED = re.compile(r"\.backward\(\s*\)[\s\S]*\.step\(|value_and_grad\(")
+_POLICY_GRADIENT = (
+    re.compile(r"reward", re.IGNORECASE),
+    re.compile(
+        r"(?:^|[\W_])adv(?:s|antages?)?(?=[\W_])|(?:^|\W)returns\s*=|reward\w*\s*\*\s*-?\s*log_?p", re.IGNORECASE
+    ),
+    re.compile(r"log_?prob|logp(?=[\W_s])|log_softmax", re.IGNORECASE),
+    re.compile(r"\.generate\(|rollout|\.sample\(|generate_completions?\(", re.IGNORECASE),
+)
+"""The parts of a loop of its own that learns from rewards, whatever its method is called: what it samples, the reward,
+what a reward is better by, and the log-probabilities that this weighs."""
 _WORD = re.compile(r"(?:^|[^a-z])(?:grpo|gspo|rloo|dapo|rlhf|rlvr|ppo)(?:[^a-z]|$)", re.IGNORECASE)
 _OPTIONS = (
     "num_generations",
@@ -33,7 +43,10 @@ def trains_by_rewards(program: str) -> bool:
     """Whether the text of a program builds a trainer that learns from rewards, or has a loop of its own that does."""
     if _BUILT.search(program):
         return True
-    return len(_NAMED.findall(program)) > 2 and "advantage" in program.lower() and bool(_TRAINED.search(program))
+    if not _TRAINED.search(program):
+        return False
+    named = len(_NAMED.findall(program)) > 2 and "advantage" in program.lower()
+    return named or all(part.search(program) for part in _POLICY_GRADIENT)
 
 
 def starts_training(words: Iterable[str]) -> bool:
