@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 import batchbridge
 from batchbridge.reading.asked import asked_for
+from batchbridge.render import between
 
 RECIPE: Mapping[str, Any] = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 4, "num_generations": 14}
 TRL = {"framework": "trl", "version": "1.16.0"}
@@ -94,6 +95,33 @@ def test_converts_version_is_the_sources_and_target_version_the_targets(recipe: 
         batchbridge.convert(batchbridge.read(recipe, **TRL, gpus=7), "verl", version="0.9.1")
 
 
+_OPEN = (
+    "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=$N data.train_batch_size={} "
+    "trainer.project_name={} actor_rollout_ref.actor.optim.lr=1e-6\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("sides", "fields"),
+    [
+        (((64, "x"), (128, "x")), [("setting.data.train_batch_size", 64, 128)]),
+        (((64, "x"), (64, "y")), []),  # a run's name decides nothing
+    ],
+)
+def test_two_open_runs_differ_in_the_settings_that_they_say(
+    tmp_path: Path, sides: Sequence[tuple[int, str]], fields: list[tuple[str, int, int]]
+) -> None:
+    """`assert not diff(a, b).differences` must not pass on two different runs whose meaning is open."""
+    files = [tmp_path / "a.sh", tmp_path / "b.sh"]
+    for file, said in zip(files, sides, strict=True):
+        file.write_text(_OPEN.format(*said), encoding="utf-8")
+    found = batchbridge.diff(*files, framework_version="0.9.1")
+    assert (found.verdict, found.example_devices) == ("undecided", None)
+    assert [(one.field, one.a, one.b) for one in found.differences] == fields
+    assert found.missing
+    assert ("1 different setting" in between.comparison(("a", "b"), found)) == bool(fields)
+
+
 def test_two_runs_that_are_not_compared_say_why() -> None:
     """`assert not diff(a, b).differences` would pass on them."""
     found = batchbridge.diff({"colour": "green"}, {"shape": "round"})
@@ -103,4 +131,5 @@ def test_two_runs_that_are_not_compared_say_why() -> None:
     assert len(found.missing) == 1
     assert "not compared" in found._repr_html_()
     one = batchbridge.diff(batchbridge.read(dict(RECIPE), **TRL, gpus=7), {"colour": "green"})
+    assert [(each.field, each.a, each.b) for each in one.differences] == [("framework", "trl", "unknown")]
     assert [text[:9] for text in one.missing] == ["B: BB020 "]

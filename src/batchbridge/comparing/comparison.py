@@ -22,8 +22,9 @@ class Difference:
     """Two values of one field. `a` and `b` in the field's unit; `from_a` and `from_b` say where they come from.
 
     `field` is canonical (`rollout.prompts_per_rollout`), or begins with `native.` where the frameworks' own runs
-    differ, and with `outside.` where it is a native key that no canonical field comes from, or of two frameworks the
-    word that they share for such keys (`outside.model`).
+    differ, with `outside.` where it is a native key that no canonical field comes from, or of two frameworks the
+    word that they share for such keys (`outside.model`), and with `setting.` where it is a native key whose meaning is
+    not known, since a side is undecided or invalid.
     """
 
     field: str
@@ -38,8 +39,8 @@ class Difference:
 
     @property
     def subject(self) -> str:
-        """The field, for a person; of a known defect its rule."""
-        return self.field.replace("native.defect.", "known defect ")
+        """The field, for a person; of a known defect its rule, of a setting its own name."""
+        return self.field.removeprefix("setting.").replace("native.defect.", "known defect ")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -50,7 +51,8 @@ class Difference:
 class Comparison:
     """Two readings held against each other.
 
-    differences: ranked, the largest effect first. cannot_tell: fields that one side leaves open. no_difference: other
+    differences: ranked, the largest effect first; where a side has no meaning, the settings that differ, in the
+    order of the sides. cannot_tell: fields that one side leaves open. no_difference: other
     values with the same meaning. derived: (name, unit, a, b) of derived numbers that differ. left_open: what the
     frameworks decide by timing or random state, a's then b's; it does not count. not_compared: given native keys that
     no canonical field comes from, of two frameworks that share no word for them. example_devices: where a side does not
@@ -77,7 +79,9 @@ class Comparison:
 
     @property
     def _counted(self) -> str:
-        return "not compared" if self.missing and not self.differences else many(self.differences, "difference")
+        if not self.missing:
+            return many(self.differences, "difference")
+        return f"not compared, {many(self.differences, 'different setting')}" if self.differences else "not compared"
 
     @property
     def missing(self) -> tuple[str, ...]:

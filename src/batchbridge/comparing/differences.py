@@ -26,7 +26,7 @@ def compare(a: Reading, b: Reading) -> Comparison:
     a, b = a.supposed, b.supposed
     left_open = tuple(() if reading.behaviour is None else reading.behaviour.undecided for reading in (a, b))
     if a.spec is None or b.spec is None:
-        return Comparison(a=a, b=b, left_open=(left_open[0], left_open[1]))
+        return Comparison(a=a, b=b, differences=tuple(_settings(a, b)), left_open=(left_open[0], left_open[1]))
     found = [*_fields(a, b), *_dataset(a, b), *_native(a, b)]
     outside = outside_of(a), outside_of(b)
     alike = a.framework == b.framework
@@ -315,6 +315,25 @@ def _said(reading: Reading, key: str) -> Any:
 def _place(reading: Reading, key: str) -> str:
     given = reading.given.get(key)
     return "" if given is None or given.file is None else f"{given.file}:{given.line}" if given.line else given.file
+
+
+# ---- settings as they are said
+
+
+def _settings(a: Reading, b: Reading) -> Iterator[Difference]:
+    """Differences between what two readings say, where one has no meaning: settings that decide something of what is
+    trained, or may; of two frameworks, whose settings are not each other's, these alone."""
+    if a.framework != b.framework:
+        reason = "nothing more is compared while the meaning of one side is not known"
+        yield Difference("framework", "setting", "", a.framework or None, b.framework or None, "differs", reason)
+        return
+    adapter = plugins.adapters().get(a.framework)
+    for key in dict.fromkeys([*a.given, *b.given]):
+        values, what = (_said(a, key), _said(b, key)), None if adapter is None else adapter.decides(key)
+        if what != "" and str(values[0]) != str(values[1]):
+            reason = f"it decides {what}" if what else "what follows is not known while the meaning of one side is not"
+            places = _place(a, key), _place(b, key)
+            yield Difference(f"setting.{key}", "setting", "", *values, "differs", reason, *places)
 
 
 # ---- what the frameworks do on their own

@@ -44,7 +44,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     lines += [f"  {', '.join(who_says)} {line}" for line, who_says in told.items()]
     lines += ["", verdict(found)]
     if found.differences:
-        lines += ["", "Differences, the largest effect first"]
+        lines += ["", "Different settings" if found.missing else "Differences, the largest effect first"]
         lines += [line for rank, one in enumerate(found.differences, 1) for line in _difference(f"{rank}", one)]
     if found.cannot_tell:
         lines += ["", "Cannot tell", *(line for one in found.cannot_tell for line in _difference("?", one))]
@@ -81,7 +81,8 @@ def _listed(title: str, lines: Iterable[str]) -> list[str]:
 def verdict(found: Comparison) -> str:
     """`not equivalent: 2 differences`."""
     different, left_open = len(found.differences), len(found.cannot_tell)
-    counts = [count(different, "difference")] if different else []
+    what = "different setting" if found.missing else "difference"
+    counts = [count(different, what)] if different else []
     counts += [f"{count(left_open, 'field')} that one side leaves open"] if left_open else []
     said = ", ".join(counts)
     if found.differences and all(difference.aspect == "outside" for difference in found.differences):
