@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from batchbridge.kit.key_table import field_values
 from batchbridge.kit.schedules import schedule_text
 from batchbridge.kit.score_ranges import group_filter
-from batchbridge.kit.values import FieldValue
+from batchbridge.kit.values import FieldValue, devices
 from batchbridge_easyr1 import settings as names
 from batchbridge_easyr1.run import EasyR1Run
 from batchbridge_easyr1.settings import AGGREGATIONS, holds, settings_of
@@ -66,11 +66,11 @@ def meaning(run: EasyR1Run) -> dict[str, FieldValue] | None:
     values = field_values((row for row in settings_of(run.version).values() if run[row.key] is not None), run.native)
     for name, value in zip(("baseline", "scale", "epsilon", "ddof"), estimator, strict=True):
         values[f"advantage.{name}"] = FieldValue(value, None, "fixed in core_algos")
-    devices, sizes = (names.NODES, names.GPUS), (names.BATCH, names.GROUP)
+    sizes = (names.BATCH, names.GROUP)
     asked = " x ".join(f"{key} {run[key]}" for key in sizes)
     share = f"{asked} / {run.replicas} replicas, floored, = {run.share} on each"
     values |= {
-        "topology.world_size": FieldValue(run.world, None, f"{' x '.join(devices)} = {run.world}", devices),
+        "topology.world_size": devices(run.world, run.native, names.NODES, names.GPUS),
         "optimizer_step.completions_per_step": FieldValue(run.completions_per_step, None, share, sizes),
         "advantage.baseline": FieldValue(estimator[0], names.ESTIMATOR),
         "advantage.scale": FieldValue(estimator[1], None, f"{run[names.ESTIMATOR]} scales so", (names.ESTIMATOR,)),

@@ -304,9 +304,9 @@ def _world_notes(facts: OpenRlhfFacts, places: Mapping[str, Where]) -> Iterator[
     if sizes.asked and said and configured != sizes.world:
         message = (
             f"read for {sizes.world} devices, as asked; the options say {names[tables.NODES]} {sizes.nodes} x "
-            f"{names[tables.DEVICES]} {sizes.devices_per_node} = {configured}"
+            f"{names[tables.DEVICES]} {sizes.devices_per_node} = {configured}, and start so many until they are changed"
         )
-        yield Finding("BB-ORL-007", "note", "config", message, said)
+        yield Finding("BB-ORL-007", "warning", "config", message, said)
 
 
 def _inexpressible(facts: OpenRlhfFacts, places: Mapping[str, Where]) -> Iterator[Finding]:

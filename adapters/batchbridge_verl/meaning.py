@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from batchbridge.kit.clipping import canonical_bound
 from batchbridge.kit.key_table import field_values
 from batchbridge.kit.schedules import WARMUP_START, schedule_text
-from batchbridge.kit.values import FieldValue, by
+from batchbridge.kit.values import FieldValue, by, devices
 from batchbridge_verl import terms
 from batchbridge_verl.ahead import sizes, staleness
 from batchbridge_verl.before import WITHOUT_PASSES
@@ -51,7 +51,7 @@ def meaning(run: VerlRun) -> dict[str, FieldValue] | None:
     step = f"{MINI} {run[MINI]} x {GROUP} {run[GROUP]}{floored}"
     last, seed, generated = last_step(run), run["data.seed"], run["data.gen_batch_size"]
     values |= {
-        "topology.world_size": by(run.world, f"{NODES} x {GPUS} = {run.world}", NODES, GPUS),
+        "topology.world_size": devices(run.world, run.native, NODES, GPUS),
         "optimizer_step.completions_per_step": by(run.completions_per_step, step, MINI, GROUP),
         "optimizer_step.rollout_shuffle": _shuffle(run),
         "advantage.baseline": FieldValue(estimator.baseline, said_by),

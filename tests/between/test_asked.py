@@ -133,3 +133,27 @@ def test_two_runs_that_are_not_compared_say_why() -> None:
     one = batchbridge.diff(batchbridge.read(dict(RECIPE), **TRL, gpus=7), {"colour": "green"})
     assert [(each.field, each.a, each.b) for each in one.differences] == [("framework", "trl", "unknown")]
     assert [text[:9] for text in one.missing] == ["B: BB020 "]
+
+
+def test_devices_that_are_asked_for_leave_no_value_of_the_script_beside_a_finding(tmp_path: Path) -> None:
+    """`trainer.nnodes = 1` beside "16 devices" would send the reader to a line that was not judged."""
+    script = tmp_path / "run.sh"
+    sizes = "data.train_batch_size=100 actor_rollout_ref.rollout.n=5 actor_rollout_ref.actor.ppo_mini_batch_size=50"
+    more = "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=vllm trainer.nnodes=1 trainer.n_gpus_per_node=8"
+    script.write_text(f"python3 -m verl.trainer.main_ppo {sizes} {more}\n", encoding="utf-8")
+    asked = batchbridge.read(script, framework_version="0.9.1", nodes=2, gpus=8)
+    (uneven,) = [one for one in asked.findings if one.code == "BB-VERL-020"]
+    places = {where.key: (where.value, where.line) for where in uneven.where}
+    assert places["trainer.nnodes"] == (None, 1)
+    (told,) = [one for one in asked.findings if one.code == "BB-VERL-009"]
+    assert (told.severity, [where.value for where in told.where]) == ("warning", [1, 8])
+    assert "asked for 16" in asked.provenance["topology.world_size"].detail
+    own = batchbridge.read(script, framework_version="0.9.1", nodes=1, gpus=8)
+    assert "BB-VERL-009" not in {one.code for one in own.findings}
+    assert own.given["trainer.nnodes"].value == 1
+
+
+def test_a_scaling_that_rests_on_an_example_says_why_it_is_undecided(recipe: Path) -> None:
+    found = batchbridge.scale(recipe, 8, version="1.16.0")
+    assert (found.verdict, bool(found.choices)) == ("undecided", True)
+    assert "BB-TRL-005" in str(found)

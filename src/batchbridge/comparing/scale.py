@@ -103,7 +103,10 @@ class Scaling:
 
     def __str__(self) -> str:
         said = f"{self.reading.framework} on {self.world_size} devices, {self.verdict}, {many(self.choices, 'choice')}"
-        why = (*self.problems, *(() if self.choices else missing(self.reading.findings)))
+        why = (
+            *self.problems,
+            *(missing(self.reading.findings) if self.verdict == "undecided" or not self.choices else ()),
+        )
         return "; ".join([said, *why])
 
     def _repr_html_(self) -> str:

@@ -173,11 +173,13 @@ class ValueFindings:
         product = int(native[nodes] * native[gpus])
         if context.world_size in (None, product):
             return product
-        if nodes in said.places or gpus in said.places:
+        if given := [key for key in (nodes, gpus) if key in said.places]:
             text = (
                 f"{context.world_size} devices are asked about; the configuration says {nodes} {native[nodes]} x "
-                f"{gpus} {native[gpus]} = {product}"
+                f"{gpus} {native[gpus]} = {product}, and starts so many until it is changed"
             )
-            where = tuple(said.places[key] for key in (nodes, gpus) if key in said.places)
-            said.findings.append(Finding(self.codes.devices, "note", "config", text, where))
+            where = tuple(said.places[key] for key in given)
+            said.findings.append(Finding(self.codes.devices, "warning", "config", text, where))
+        for key in given:  # what stands there is not what is judged
+            said.places[key] = replace(said.places[key], value=None)
         return int(context.world_size or product)

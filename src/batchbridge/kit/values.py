@@ -46,6 +46,14 @@ def by(value: Any, formula: str, *keys: str) -> FieldValue:
     return FieldValue(value, None, formula, keys)
 
 
+def devices(world: int, native: Mapping[str, Any], *keys: str) -> FieldValue:
+    """The devices that train (devices): the product of native settings, or as many as were asked for in their place."""
+    formula = f"{' x '.join(keys)} = {world}"
+    if math.prod(native[key] for key in keys) != world:
+        formula = f"asked for {world}, whatever {' x '.join(f'{key} {native[key]}' for key in keys)} says"
+    return by(world, formula, *keys)
+
+
 def spec_of(fields: Mapping[str, FieldValue]) -> Spec:
     """The spec of `fields`, by canonical field (`rollout.prompts_per_rollout`); what is not told is the schema's
     default.
