@@ -73,6 +73,11 @@ def fine_tunes(argv: Sequence[str]) -> bool:
     return starts(argv, "sft", "open_r1/sft.py")
 
 
+OF_SWIFT = "rlhf_type"
+"""ms-swift's option for the method: grpo, or one of many without rewards (gkd, dpo, kto, ...). Source: ms-swift 6900832
+swift/llm/argument/rlhf_args.py (RLHFArguments)."""
+
+
 def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | None:
     """The finding that settings (by key) are supervised fine-tuning's, by the script or by their keys; else None."""
     told = OF_SFT & set(places)
@@ -82,7 +87,10 @@ def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | No
     )
     if "beta" in places and not fine_tunes(argv):
         message = message.replace("supervised fine-tuning (SFTConfig)", "preference tuning (DPO: beta, and no rewards)")
-    if filters := OF_FILTERS & set(places):
+    if (of_swift := places.get(OF_SWIFT)) is not None and of_swift.value != "grpo":
+        told = {OF_SWIFT}
+        message = f"ms-swift's {of_swift.value}, which is not its GRPO: nothing of it is judged"
+    elif filters := OF_FILTERS & set(places):
         told = filters
         message = "a filter of prompts by their pass rate, which trains nothing: nothing of it is judged"
     elif not fine_tunes(argv) and (not told or _OF_GRPO & set(places)):

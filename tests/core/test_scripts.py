@@ -52,6 +52,8 @@ def test_windows_line_ends_are_read_as_lines_and_said(tmp_path: Path) -> None:
         ("uv run --active t.py --a 1", "python t.py --a 1", {}),
         ("uv run --env-file job.env -m m a=1", "python -m m a=1", {}),
         ("srun bash -c 'python t.py \"$@\"' _ --lr 1", "python t.py --lr 1", {}),
+        ("srun $MORE bash -c 'python t.py --lr 1'", "python t.py --lr 1", {}),
+        ("docker run $MORE image bash -lc 'python t.py --lr 1'", "python t.py --lr 1", {}),
         ("srun /bin/bash -o pipefail -c 'python t.py $1' _ --lr", "python t.py --lr", {}),
         ("srun bash run.sh -c 'python t.py'", "bash run.sh -c python t.py", {}),
         (
@@ -330,6 +332,46 @@ def test_a_command_whose_program_trains_by_rewards_is_told_of_a_folder(tmp_path:
     assert codes(load(tmp_path, "python -m mine.start config=a.yaml\n")) == ["BB042"]
     (tmp_path / "mine" / "start.py").write_text("print('a server')\n")
     assert codes(load(tmp_path, "python -m mine.start config=a.yaml\n")) == ["BB010"]
+
+
+_GRPO = "python -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.rollout.n=4"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "names"),
+    [
+        (
+            f'MODEL=${{MODEL:-}}\nif [ -z "$MODEL" ]; then\n  exit 1\nfi\n{_GRPO}\n',
+            'it ends on line 3, if [ -z "$MODEL" ], before that of line 5',
+            ["MODEL"],
+        ),
+        (
+            f"if [ -z $A ]; then exit 1; fi\n[[ -z $B ]] && exit 1\n{_GRPO}\n",
+            "it ends on line 1, if [ -z $A ], before that of line 3",
+            ["A", "B"],
+        ),
+        (
+            f'RANK=""\nif [ "$RANK" = "0" ]; then\n  {_GRPO}\nfi\n',
+            'that of line 3 is not reached: if [ "$RANK" = "0" ]',
+            [],
+        ),
+        (f'X=a\ncase "$X" in\n  b) {_GRPO} ;;\nesac\n', 'that of line 3 is not reached: if "$X" is b', []),
+        (f'A=\nif [ -n "$A" ]; then\n  echo x\nelse\n  exit 2\nfi\n{_GRPO}\n', "before that of line 7", []),
+    ],
+)
+def test_a_training_command_that_is_not_reached_is_named_with_what_keeps_it(
+    tmp_path: Path, text: str, said: str, names: list[str]
+) -> None:
+    (found,) = load(tmp_path, text).problems
+    assert (found.code, said in found.message) == ("BB042", True), found.message
+    fixes = [f"give it: {' '.join(f'--env {name}=VALUE' for name in names)}"] if names else []
+    assert [fix.text for fix in found.fixes if fix.text.startswith("give it")] == fixes
+
+
+def test_what_nothing_keeps_from_running_is_no_unreached_command(tmp_path: Path) -> None:
+    assert load(tmp_path, f'if [ "$RANK" = "0" ]; then\n  {_GRPO}\nfi\n').values["data.train_batch_size"] == 64
+    (found,) = load(tmp_path, "if [ -z $A ]; then exit 1; fi\necho done\n").problems
+    assert (found.code, found.message.endswith("it ends on line 1, if [ -z $A ]")) == ("BB010", True)
 
 
 # ---- other files of the repository

@@ -101,6 +101,14 @@ def test_ms_swift_starts_its_processes_itself() -> None:
         assert "ms-swift" in reading.condition.why
 
 
+@pytest.mark.parametrize(("method", "codes"), [("grpo", []), ("gkd", ["BB-TRL-081"]), ("dpo", ["BB-TRL-081"])])
+def test_another_method_of_ms_swifts_is_not_read_as_grpo(method: str, codes: list[str]) -> None:
+    options = UNEVEN.replace("6", "8", 1)
+    reading = launched(f"NPROC_PER_NODE=8 swift rlhf --rlhf_type {method} {options}\n")
+    assert [one.code for one in reading.findings if one.code == "BB-TRL-081"] == codes
+    assert (reading.spec is None) == bool(codes)
+
+
 @pytest.mark.parametrize(
     ("program", "more", "said"),
     [

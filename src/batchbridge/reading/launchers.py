@@ -259,6 +259,7 @@ def _inside(words: list[Argument], wrapper: LaunchWrapper, way: _Way) -> tuple[s
     while wrapper.takes_words and place < len(words) and _ASSIGNMENT.fullmatch(words[place].text):
         name, _, assigned[name] = words[place].text.partition("=")
         place += 1
+    place = _shell_behind(words, place, place - wrapper.skipped)
     before, rest = words[:place], words[place:]
     if wrapper.shell and len(rest) == 1:
         text, around = rest[0].text, (before, [])
@@ -281,6 +282,17 @@ def _inside(words: list[Argument], wrapper: LaunchWrapper, way: _Way) -> tuple[s
     if starts:
         rest = [python, *([python._replace(text="-m")] if module else []), *rest]
     return text, rest, way
+
+
+def _shell_behind(words: Sequence[Argument], place: int, first: int) -> int:
+    """The place of the `bash -c` that a launcher starts, where a word before it, from `first` on, is not known: that
+    may be any number of the options of the launcher."""
+    if not any(word.unknown for word in words[first : place + 3]):
+        return place
+    for at in range(place + 1, min(place + 4, len(words) - 1)):
+        if words[at].text.rpartition("/")[2] in ("bash", "sh") and re.fullmatch(r"-[a-z]*c", words[at + 1].text):
+            return at
+    return place
 
 
 def _takes(dashed: str, name: str, wrapper: LaunchWrapper) -> bool:

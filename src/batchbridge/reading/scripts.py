@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bashread import Argument, Command, ScriptCommands, Unknown, read_script
 from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
@@ -22,6 +22,9 @@ from batchbridge.reading.launchers import (
     programs,
 )
 from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of
+
+if TYPE_CHECKING:
+    from batchbridge.reading.unreached import UnreachedTraining
 
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
 """The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
@@ -93,7 +96,12 @@ def load_script(
                 break
     problems += _remarks(script, file, text)
     if not found:
-        problems.append(_nothing(script, file, framework))
+        from batchbridge.reading.unreached import unreached
+
+        def recognised(read: ScriptCommands) -> list[int]:
+            return [one.line for one in _candidates(read, path, framework, given)]
+
+        problems.append(_nothing(script, file, framework, unreached(text, script, recognised)))
         return Source(path=path, problems=tuple(problems), env=dict(env or {}))
     place = chosen or 1
     if place > len(found):
@@ -365,7 +373,7 @@ def _taken(name: str, choice: Unknown, file: str) -> Finding:
     return Finding("BB019", "note", "config", message, (Where(file=file, line=choice.line),), fixes)
 
 
-def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Finding:
+def _nothing(script: ScriptCommands, file: str, framework: str | None, kept: UnreachedTraining) -> Finding:
     who = f"of {framework}" if framework else "of a known framework"
     message = f"the script runs no training command {who}"
     places: tuple[Where, ...] = (Where(file=file),)
@@ -373,20 +381,22 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None) -> Findin
         last = max(script.commands, key=lambda command: len(command.words))
         message += f"; its longest command is {' '.join(last.argv)[:80]}"
         places = (Where(file=file, line=last.line),)
-    for remark in script.remarks:
-        if remark.kind == "ends":
-            message += f"; it ends on line {remark.line}"
-    code = "BB010"
+    if kept.line is not None:
+        message, places = f"the script runs no training command {who}", (Where(file=file, line=kept.line),)
+    message += kept.said
+    code = "BB010" if kept.line is None else LOOKS_LIKE_TRAINING
     from batchbridge.reading.looks import program_trains, starts_training
 
     like_training = (one for one in script.commands if starts_training(one.argv) or program_trains(one.argv, file))
     looks = next((one for one in like_training if _may_train(one, Path(file))), None)
-    if looks is not None:
+    if looks is not None and kept.line is None:
         code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)
         message = f"{' '.join(looks.argv)[:80]} looks like training, and is not a program {who}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
-    own = () if framework or not script.commands else (Fix("--framework NAME if the command is a custom one"),)
-    return Finding(code, "error", "config", message, places, (*own, fix), undecided=True)
+    own = (Fix("--framework NAME if the command is a custom one"),)
+    own = () if framework or not script.commands or kept.line is not None else own
+    asked = (Fix(f"give it: {' '.join(f'--env {name}=VALUE' for name in kept.names)}"),) if kept.names else (*own, fix)
+    return Finding(code, "error", "config", message, places, asked, undecided=True)
 
 
 def _may_train(command: Command, path: Path) -> bool:
