@@ -88,7 +88,7 @@ def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | No
     if "beta" in places and not fine_tunes(argv):
         message = message.replace("supervised fine-tuning (SFTConfig)", "preference tuning (DPO: beta, and no rewards)")
     if (of_swift := places.get(OF_SWIFT)) is not None and of_swift.value != "grpo":
-        told = {OF_SWIFT}
+        told = frozenset((OF_SWIFT,))
         message = f"ms-swift's {of_swift.value}, which is not its GRPO: nothing of it is judged"
     elif filters := OF_FILTERS & set(places):
         told = filters

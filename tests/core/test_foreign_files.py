@@ -131,3 +131,61 @@ def test_a_folder_says_first_what_was_not_read(tmp_path: Path, capsys: pytest.Ca
     assert main(("check", str(tmp_path / "own.py"))) == 4
     assert "NOT READ" in capsys.readouterr().out
     assert _folder.open_ones([]) == ""
+
+
+_COMMAND = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 "
+    "actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.use_dynamic_bsz=True "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.rollout.n="
+)
+_SKY = """resources: {{accelerators: H100:4}}
+num_nodes: 2
+envs: {{N: 8, KEY: null}}
+run: |
+  set -x
+  if [ "$SKYPILOT_NODE_RANK" == "0" ]; then
+    {command}$N \\
+      trainer.nnodes=$SKYPILOT_NUM_NODES trainer.n_gpus_per_node=$SKYPILOT_NUM_GPUS_PER_NODE
+  fi
+"""
+_DSTACK = """type: task
+nodes: 2
+env: [N=8, KEY]
+commands:
+  - pip install verl
+  - {command}$N trainer.nnodes=$DSTACK_NODES_NUM trainer.n_gpus_per_node=$(nvidia-smi -L | wc -l)
+resources: {{gpu: 80GB:4}}
+"""
+
+
+@pytest.mark.parametrize(("text", "line"), [(_SKY, 7), (_DSTACK, 6)])
+def test_the_launch_inside_a_task_is_read_with_its_lines(tmp_path: Path, text: str, line: int) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(text.format(command=_COMMAND), encoding="utf-8")
+    reading = batchbridge.read(file, version="0.9.1")
+    assert reading.spec is not None, reading.findings
+    assert (reading.verdict, reading.spec.topology.world_size) == ("valid", 8)
+    assert reading.spec.rollout.completions_per_prompt == 8
+    assert reading.provenance["rollout.completions_per_prompt"].line == line
+    asked = batchbridge.read(file, version="0.9.1", env={"N": "4"})
+    assert asked.spec is not None
+    assert asked.spec.rollout.completions_per_prompt == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["resources: {}\nrun: echo hello\n", "type: task\ncommands: [python serve.py]\n", "type: task\ncommands: 4\n"],
+)
+def test_a_task_that_trains_nothing_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(text, encoding="utf-8")
+    (found,) = batchbridge.read(file).findings
+    assert (found.code, "it is a task of" in found.message) == ("BB020", True)
+
+
+def test_an_unknown_variable_of_a_task_stays_one(tmp_path: Path) -> None:
+    """It is given at the start: `sky launch --env KEY=...`."""
+    file = tmp_path / "task.yaml"
+    file.write_text(_SKY.format(command=_COMMAND).replace("$N ", "$KEY "), encoding="utf-8")
+    reading = batchbridge.read(file, version="0.9.1")
+    assert (reading.verdict, reading.spec) == ("undecided", None)

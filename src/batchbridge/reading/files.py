@@ -163,6 +163,11 @@ def load_text(
     except RefusedFile as refused:
         return Source(path=path, problems=(refused.finding,))
     values = document.value if isinstance(document.value, dict) else {}
+    if "run" in values or "commands" in values:
+        from batchbridge.reading.task_files import load_task
+
+        if (task := load_task(values, text, path, env=env, framework=framework, chosen=command)) is not None:
+            return task
     problems = tuple(document.problems)
     read = Source(values=values, lines=document.lines, path=path, problems=problems, env=dict(env or {}))
     wrapped = (isinstance(value, dict) and "value" in value for value in values.values())

@@ -393,9 +393,10 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None, kept: Unr
         code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)
         message = f"{' '.join(looks.argv)[:80]} looks like training, and is not a program {who}"
     fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
-    own = (Fix("--framework NAME if the command is a custom one"),)
-    own = () if framework or not script.commands or kept.line is not None else own
-    asked = (Fix(f"give it: {' '.join(f'--env {name}=VALUE' for name in kept.names)}"),) if kept.names else (*own, fix)
+    named = framework or not script.commands or kept.line is not None
+    own = () if named else (Fix("--framework NAME if the command is a custom one"),)
+    answers = " ".join(f"--env {name}=VALUE" for name in kept.names)
+    asked = (Fix(f"give it: {answers}"),) if answers else (*own, fix)
     return Finding(code, "error", "config", message, places, asked, undecided=True)
 
 
