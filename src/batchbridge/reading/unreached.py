@@ -16,7 +16,7 @@ _EMPTY = re.compile(r"""-z\s+["']?\$\{?(\w+)|!\s+-n\s+["']?\$\{?(\w+)|\$\{?(\w+)
 
 
 class UnreachedTraining(NamedTuple):
-    """What a script says of a training command that it does not run.
+    """The words of a script about a training command that it does not run.
 
     said: the rest of a sentence; empty: nothing is known. line: of the command; None: there is none. names: variables
     that have no value, on which that rests.
