@@ -1,27 +1,23 @@
 """The eight people of the review, from their first command to their last: each in a file beside this one, in a folder
 that has that person's files and nothing else.
 
-A file says who it is, what the person has (`files`; a text, or `gbk: TEXT` of another encoding) and types (`steps`). A
-step has the command (`run`), its exit code (`exit`, 0 unless said), words that must stand in its output (`says`) and
-such that must not (`never`), whether it is typed at a terminal of 80 columns (`terminal`), and the letters of the review
-that its output answers (`answers`).
+A file says who it is, what the person has (`files`; a text, or `gbk: TEXT` in another encoding) and types (`steps`).
+A step has the command (`run`), its exit code (`exit`, 0 unless said), words that must stand in its output (`says`) and
+such that must not (`never`), whether it is typed at a terminal of 80 columns (`terminal`), and the letters of the
+review that its output answers (`answers`).
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+import make_outputs
 import pytest
 import yaml
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parents[1] / "docs"))
-
-import make_outputs
-
 PERSONAS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(HERE.glob("*.yaml"))}
 HURT_MOST = {f"A{number}" for number in range(1, 9)}
 """The letters of what hurt most."""
