@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import subprocess
 import sys
@@ -126,10 +127,99 @@ def test_nothing_is_written_over(begun: Path, run: Run) -> None:
     assert (code, "exists already" in error) == (USAGE, True)
 
 
-def test_a_launch_script_is_no_file_of_settings(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text("python3 train.py --rollout-batch-size 32\n", encoding="utf-8")
+SCRIPT = """\
+pip list --outdated
+ARGS=(--lr 1e-6 --use-kl)
+torchrun --nproc_per_node 4 -m ember.train \\
+  --rollout-batch-size 32 --n-samples-per-prompt 8 --data-path $DATA \\
+  --loss tokens ${ARGS[@]}
+"""
+PARSER = """\
+def options(parser):
+    parser.add_argument("--rollout-batch-size", type=int, required=True)
+    parser.add_argument("--n-samples-per-prompt", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=1e-5)
+    parser.add_argument("--loss", choices=["mean", "tokens"], default="mean")
+    parser.add_argument("--use-kl", action="store_true")
+    parser.add_argument("--names", nargs="+")
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--data-path")
+raise SystemExit("it is not run")
+"""
+SAID_OF_OPTIONS = {
+    'Key("rollout-batch-size", optional(natural), None)': (
+        'Key("rollout-batch-size", natural, 1, "rollout.prompts_per_rollout")'
+    ),
+    'Key("n-samples-per-prompt", natural, 1)': (
+        'Key("n-samples-per-prompt", natural, 1, "rollout.completions_per_prompt")'
+    ),
+    'Key("lr", real(), 1e-05)': 'Key("lr", real(0), 1e-05, "carried.learning_rate")',
+    'Key("use-kl", flag, False)': 'Key("use-kl", flag, False, "order.prompt_shuffle", SHUFFLES)',
+    'Key("loss", one_of("mean", "tokens"), "mean")': (
+        'Key("loss", one_of("mean", "tokens"), "mean", "loss.policy.aggregation", LOSSES)'
+    ),
+    "KEYS = (": (
+        'SHUFFLES = {True: "epoch_permutation", False: "none"}\n'
+        'LOSSES = {"mean": "sequence_mean", "tokens": "token_mean"}\nKEYS = ('
+    ),
+    'launched = {"nproc_per_node": "nproc_per_node"}': "launched = {}",
+    "CONSTANTS: dict[str, Any] = {}": (
+        'CONSTANTS = {"optimizer_step.completions_per_step": 64, "horizon.epochs": 1.0, "order.seed": 0}'
+    ),
+}
+
+
+def test_a_launch_script_begins_an_adapter_of_options(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "arguments.py").write_text(PARSER, encoding="utf-8")
+    words = ("--from", str(tmp_path / "run.sh"), "--options", str(tmp_path / "arguments.py"), "--into", str(tmp_path))
+    code, out, error = run("new-adapter", "ember", *words)
+    assert (code, "pip install -e" in out) == (FINE, True), error
+    place = tmp_path / "ember_adapter" / "src" / "ember_batchbridge"
+    options = json.loads((place / "options.json").read_text(encoding="utf-8"))
+    assert options == {
+        **dict.fromkeys(("rollout-batch-size", "n-samples-per-prompt", "lr", "loss", "seed", "data-path"), 1),
+        "use-kl": 0,
+        "names": -1,
+    }
+    config = place / "config.py"
+    text = config.read_text(encoding="utf-8")
+    assert "data-path" not in text
+    assert 'start = "python -m ember.train"' in text
+    for written, said in SAID_OF_OPTIONS.items():
+        assert written in text, written
+        text = text.replace(written, said)
+    head, rest = text.split('        raise ValueError("TODO')
+    config.write_text(f"{head}        return {{}}\n{rest.partition(chr(10))[2]}", encoding="utf-8")
+    installed = tmp_path / "ember_adapter" / "src" / "ember-0.1.0.dist-info"  # as pip leaves it: a command is detected
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: ember\nVersion: 0.1.0\n", encoding="utf-8")
+    (installed / "entry_points.txt").write_text("[batchbridge]\nember = ember_batchbridge\n", encoding="utf-8")
+    said = contract(tmp_path / "ember_adapter")
+    failed = [line for line in said.splitlines() if line.startswith("FAILED")]
+    assert len(failed) == 1, said[-4000:]
+    assert "test_it_is_tested_with_valid_and_invalid_cases" in failed[0]
+
+
+def test_without_the_frameworks_source_kinds_are_guessed_from_the_script(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT, encoding="utf-8")
+    assert run("new-adapter", "ember", "--from", str(tmp_path / "run.sh"), "--into", str(tmp_path))[0] == FINE
+    config = (tmp_path / "ember_adapter" / "src" / "ember_batchbridge" / "config.py").read_text(encoding="utf-8")
+    for row in ('"lr", real(), 1e-06', '"use-kl", flag, True', '"rollout-batch-size", natural, 32'):
+        assert f"    Key({row}),\n" in config
+
+
+@pytest.mark.parametrize("script", ["echo hello\n", "python train.py config.yaml\n"])
+def test_a_script_without_options_begins_nothing(run: Run, tmp_path: Path, script: str) -> None:
+    (tmp_path / "run.sh").write_text(script, encoding="utf-8")
     code, _, error = run("new-adapter", "my_rl", "--from", str(tmp_path / "run.sh"), "--into", str(tmp_path))
-    assert (code, "write the command's options into such a file" in error) == (INVALID, True)
+    assert (code, "run.sh: BB0" in error) == (INVALID, True)
+
+
+def test_options_belong_to_a_command(run: Run, recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "arguments.py").write_text(PARSER, encoding="utf-8")
+    code, _, error = run("new-adapter", "my_rl", "--from", str(recipe), "--options", str(tmp_path / "arguments.py"))
+    assert (code, "--options is for a launch script" in error) == (USAGE, True)
 
 
 def test_a_file_that_cannot_be_read_begins_nothing(run: Run, tmp_path: Path) -> None:

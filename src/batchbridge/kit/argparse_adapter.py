@@ -21,7 +21,7 @@ from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.suggested_keys import suggested_keys
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import shown
-from batchbridge.meaning.findings import Finding, Fix
+from batchbridge.meaning.findings import Finding, Fix, Phase, Severity
 from batchbridge.reading.arguments import set_on_top
 
 
@@ -114,7 +114,8 @@ class ArgparseAdapter(TableAdapter):
         known = {*rows, *self.options}
         names = [name for name in line.values if name not in known]
         near = suggested_keys(names, known, 0.6, taken=line.values) if names else {}
-        severity, phase = ("warning", "never") if self.ignores_unknown else ("error", "config")
+        severity: Severity = "warning" if self.ignores_unknown else "error"
+        phase: Phase = "never" if self.ignores_unknown else "config"
         ending = "it is ignored without a word" if self.ignores_unknown else "argparse: error: unrecognized arguments"
         for name in names:
             text = f"{self.framework} has no option --{name}"
