@@ -198,7 +198,7 @@ def command(name: str, file: str, sources: tuple[str, ...], release: str, folder
 
 
 @dataclasses.dataclass(frozen=True)
-class StartedProgram:
+class ScriptCommand:
     """The command of a script whose options a new adapter begins with. start: its words before the options, and
     whether the launcher says the devices. source: its options."""
 
@@ -207,7 +207,7 @@ class StartedProgram:
     source: Source
 
 
-def command_in(script: Path) -> StartedProgram | None:
+def command_in(script: Path) -> ScriptCommand | None:
     """The command of a script with the most options; None: it has none, or cannot be read. What the script leaves open
     is no value."""
     from bashread import read_script
@@ -229,7 +229,7 @@ def command_in(script: Path) -> StartedProgram | None:
     said = parse_arguments(most.argv[first:])
     values = {key: _number(said[key]) for key in said if not (isinstance(said[key], str) and "$" in said[key])}
     devices = tuple(name for name in ("nproc_per_node", "num_processes") if name in most.launcher)
-    return StartedProgram(tuple(most.argv[:first]), devices, Source(values=values, argv=tuple(most.argv)))
+    return ScriptCommand(tuple(most.argv[:first]), devices, Source(values=values, argv=tuple(most.argv)))
 
 
 def _number(value: Any) -> Any:
@@ -245,7 +245,7 @@ def package(
     release: str,
     values: Mapping[str, Any],
     file: str,
-    started: StartedProgram | None = None,
+    started: ScriptCommand | None = None,
     declared: Mapping[str, DeclaredSetting] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Path -> text of every file of a new adapter's package. started: the command that the values are options of.
@@ -300,7 +300,7 @@ def package(
     }
 
 
-def _of_base(name: str, started: StartedProgram | None) -> dict[str, str]:
+def _of_base(name: str, started: ScriptCommand | None) -> dict[str, str]:
     """The parts of `CONFIG` that a file and a command do not share."""
     if started is None:
         base = (
@@ -354,7 +354,7 @@ def declared_kind(one: DeclaredSetting, value: Any) -> str:
 
 
 def _words(one: DeclaredSetting) -> int:
-    """How many words an option takes, as `batchbridge.kit.argparse_adapter.arities` has it."""
+    """The number of words that an option takes, as `batchbridge.kit.argparse_adapter.arities` has it."""
     return 0 if one.kind in ("flag", "flag_off") else -1 if one.words is None else one.words
 
 

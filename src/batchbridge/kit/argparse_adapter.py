@@ -38,7 +38,7 @@ class ArgparseAdapter(TableAdapter):
     is a command."""
 
     start: ClassVar[str]
-    """What starts the framework, in front of the options of a command that is written: `python3 train.py`. A row of
+    """The words in front of the options of a command that is written: `python3 train.py`. A row of
     `launched` stands in it as `{row}`: `torchrun --nproc_per_node={gpus} train.py`."""
     options: ClassVar[Mapping[str, OptionArity]] = {}
     """Every option that the framework's parser declares, see `arities`. A row that is not in it takes one word; of the
@@ -52,7 +52,7 @@ class ArgparseAdapter(TableAdapter):
     """Numbers of the launcher ("nproc_per_node", "nnodes", "num_processes", as `Source.launcher` has them) to the rows
     that they are: the devices of a framework that torchrun starts."""
     parser: ClassVar[str] = "argparse"
-    """Where the options were read: release, file and function."""
+    """The place where the options were read: release, file and function."""
 
     no_file: ClassVar[str] = "it takes a command line"
 
