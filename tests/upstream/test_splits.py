@@ -62,8 +62,31 @@ def test_a_release_is_recorded_beside_the_others_and_a_new_place_asks_for_a_rule
     assert more == {"held": "", "forms": {next(iter(more["forms"])): "0.9.0"}}
 
 
-def test_the_checkout_of_easyr1_splits_rows_where_and_as_it_is_recorded() -> None:
-    checkout = os.environ.get("BATCHBRIDGE_EASYR1")
+@pytest.mark.parametrize(
+    ("framework", "package", "release"),
+    [("easyr1", "verl", "0.3.3.dev0"), ("open_instruct", "open_instruct", "2026.8.20")],
+)
+def test_a_checkout_splits_rows_where_and_as_it_is_recorded(framework: str, package: str, release: str) -> None:
+    variable = f"BATCHBRIDGE_{framework.upper()}"
+    checkout = os.environ.get(variable)
     if not checkout:
-        pytest.skip("BATCHBRIDGE_EASYR1 names no checkout of EasyR1")
-    assert splits.splits_in(Path(checkout) / "verl", "easyr1") == splits.recorded_of("easyr1", "0.3.3.dev0")
+        pytest.skip(f"{variable} names no checkout")
+    assert splits.splits_in(Path(checkout) / package, framework) == splits.recorded_of(framework, release)
+
+
+def test_what_only_one_framework_shares_rows_by_is_seen_in_that_one(tmp_path: Path) -> None:
+    for name in ("protocol.py", "trainer/utils.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("def cut(batch, n):\n    return split_tensor_dict(batch, n)\n", encoding="utf-8")
+    assert [*splits.splits_in(tmp_path, "trl")] == ["trainer/utils.py: cut"]
+    assert [*splits.splits_in(tmp_path, "easyr1")] == []
+
+
+@pytest.mark.parametrize("framework", ["trl", "open_instruct"])
+def test_every_release_that_is_read_is_recorded(framework: str) -> None:
+    read = {
+        "trl": importlib.import_module("batchbridge_trl.settings").RELEASES,
+        "open_instruct": tuple(importlib.import_module("batchbridge_open_instruct.settings").CHECKOUTS),
+    }[framework]
+    forms = (entry["forms"].values() for entry in splits.recorded(framework).values())
+    assert set(" ".join(said for every in forms for said in every).split()) == set(read)

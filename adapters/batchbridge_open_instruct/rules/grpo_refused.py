@@ -28,6 +28,7 @@ from batchbridge_open_instruct.settings import (
     FROM_1,
     FROM_3,
     GROUP,
+    GRPO,
     NEWEST,
     NODES,
     PPO,
@@ -70,6 +71,18 @@ def _enough_for_ranks(facts: OpenInstructFacts) -> str | None:
     if not facts.completions or facts.completions >= facts.replicas:
         return None
     return f"{facts.completions} completions per rollout for {facts.replicas} replicas: some would get none"
+
+
+def _no_rows(facts: OpenInstructFacts) -> str | None:
+    """As `_enough_for_ranks`, in scripts that do not look: packed rows are never more than completions."""
+    if facts[SCRIPT] != GRPO and (not facts.first or facts["allow_world_padding"]):
+        return None
+    if not facts.completions or facts.completions >= facts.replicas:
+        return None
+    return (
+        f"{facts.completions} completions per rollout fill no more packed rows than that, fewer than the "
+        f"{facts.replicas} replicas: every row is dropped, and nothing is trained"
+    )
 
 
 def _one_for_each(facts: OpenInstructFacts) -> int:
@@ -247,6 +260,9 @@ GRPO_REFUSED = (
     ),
     RuleSubject("BB-OI-016", STARTING, FAST, "grpo_fast.validate_configs", FROM_1)(
         _enough_for_ranks, (PROMPTS, GROUP, NODES), "AssertionError", ways(num_unique_prompts_rollout=_one_for_each)
+    ),
+    RuleSubject("BB-OI-080", UNTRAINED, BOTH, "prepare_collated_data_for_workers, train_batch, run on CPU")(
+        _no_rows, (PROMPTS, GROUP, NODES), fixes=ways(num_unique_prompts_rollout=_one_for_each)
     ),
     RuleSubject("BB-OI-017", BUILDING, BOTH, _EXPERIMENT).when(
         {"sequence_parallel_size": {"not": [1]}, "deepspeed_stage": {"not": [3]}},

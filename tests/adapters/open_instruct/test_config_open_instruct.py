@@ -278,6 +278,9 @@ def test_silent_effects_are_said(flags: str, version: str, code: str) -> None:
         ("", "2026.1.26", "BB-OI-067"),
         ("--async_steps 0", FIRST, "BB-OI-013"),
         ("--num_learners_per_node 65", FIRST, "BB-OI-016"),
+        ("--num_learners_per_node 64", FIRST, "BB-OI-080"),
+        ("--num_learners_per_node 65 --allow_world_padding", FIRST, "BB-OI-080"),
+        ("--num_learners_per_node 65", "2026.1.26", "BB-OI-080"),
     ],
 )
 def test_what_does_not_hold_is_not_said(flags: str, version: str, code: str) -> None:
@@ -291,12 +294,21 @@ def test_what_does_not_hold_is_not_said(flags: str, version: str, code: str) -> 
         ("--use_vllm_logprobs True --truncated_importance_sampling_ratio_cap 2", "2026.3.1", "BB-OI-065"),
         ("--masked_mean_denominator 0", FIRST, "BB-OI-066"),
         ("--num_samples_per_prompt_rollout 1", FIRST, "BB-OI-068"),
+        ("--num_learners_per_node 65", FIRST, "BB-OI-080"),
         ("--kl_estimator 2", FIRST, "BB-OI-027"),
         ("--kl_estimator kl3", "2026.1.26", "BB-OI-004"),
     ],
 )
 def test_an_error_of_one_checkout_is_found_in_it(flags: str, version: str, code: str) -> None:
     assert fast(flags, version)[1][code].severity == "error"
+
+
+@pytest.mark.parametrize(("learners", "said"), [(64, False), (65, True)])
+def test_rows_that_are_too_few_for_the_replicas_of_grpo_py_train_nothing(learners: int, said: bool) -> None:
+    _, found = judge(f"python open_instruct/grpo.py --num_learners_per_node {learners}", HEAD)
+    assert ("BB-OI-080" in found) == said
+    assert "BB-OI-016" not in found
+    assert verdict(found.values()) == ("invalid" if said else "valid")
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trl
 from trl import GRPOTrainer
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.kit.proven import evidence_here
 from batchbridge.ledger import read_headers
+from batchbridge_on_cpu.scripts import module_at
 from batchbridge_trl.proven import CODE
 
 
@@ -22,6 +25,13 @@ def test_the_installed_code_is_proven_in_every_mode(trainer: Callable[..., Any],
     assert found.evidence.grade == "proven", found.evidence.text()
     assert found.framework_version == found.evidence.labels["trl"]
     assert "code: proven: the native tests ran on this code (trl " in found.report()
+
+
+def test_the_installed_release_splits_rows_where_and_as_it_is_recorded() -> None:
+    """A release that splits otherwise has other sizes that do not come out even: see tests/upstream/splits.py."""
+    splits = module_at(Path(__file__).parents[3] / "upstream" / "splits.py", "splits")
+    found = splits.splits_in(Path(str(trl.__path__[0])), "trl")
+    assert found == splits.recorded_of("trl", importlib.metadata.version("trl"))
 
 
 def test_the_ledgers_header_says_so(trainer: Callable[..., Any], tmp_path: Path) -> None:
