@@ -137,3 +137,54 @@ def test_what_no_field_says_and_yet_changes_what_is_trained_is_told(key: str, wh
 def test_every_pattern_of_what_lies_outside_the_schema_names_a_setting() -> None:
     known = SkyRLAdapter().read(Source(), Context(framework_version="0.3.0", world_size=1)).native
     assert [one for one in OUTSIDE if not any(fnmatch(key, one) for key in known)] == []
+
+
+# ---- 0.4.0. Each case was tried with its own SkyRLTrainConfig and compute_policy_loss_cispo, from the wheel on a CPU.
+
+CISPO = {**DEFAULTS, "trainer.algorithm.policy_loss_type": "cispo"}
+ANCHOR = {"trainer.algorithm.cispo.cispo_anchor": "rollout"}
+RATIO = "trainer.algorithm.off_policy_correction.tis_ratio_type"
+CAPTURED = {"generator.inference_engine.enable_return_sample_support_set": True}
+LIMITED = {**CAPTURED, "generator.sampling_params.top_k": 20}
+REPLAYED = {"trainer.algorithm.enable_sample_support_replay": True}
+
+
+def _read(values: dict[str, Any], version: str = "0.4.0") -> Any:
+    return SkyRLAdapter().read(Source(values=values), Context(framework_version=version))
+
+
+@pytest.mark.parametrize(("version", "clips"), [("0.3.0", (0.0, 5.0)), ("0.3.1", (0.0, 5.0)), ("0.4.0", (1.0, 4.0))])
+def test_cispo_has_the_bounds_of_its_release(version: str, clips: tuple[float, float]) -> None:
+    objective = _read(CISPO, version).spec.objective
+    assert (objective.clip_low, objective.clip_high, objective.old_logprobs) == (*clips, "rollout_start")
+
+
+def test_cispos_anchor_is_a_setting_from_0_4_0_on() -> None:
+    assert _read({**CISPO, **ANCHOR}).spec.objective.old_logprobs == "sampler"
+    assert _read({**DEFAULTS, **ANCHOR}).spec.objective.old_logprobs == "rollout_start"
+    assert [one.code for one in _read({**CISPO, **ANCHOR}, "0.3.0").findings if one.severity == "error"] == [
+        "BB-SKYRL-004"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({**CISPO, **ANCHOR, RATIO: "token"}, "BB-SKYRL-029"),
+        ({**CISPO, RATIO: "token"}, None),
+        ({**DEFAULTS, **CAPTURED}, "BB-SKYRL-030"),
+        ({**DEFAULTS, **LIMITED}, None),
+        ({**DEFAULTS, **LIMITED, "generator.sampling_params.repetition_penalty": 1.1}, "BB-SKYRL-030"),
+        ({**DEFAULTS, **REPLAYED}, "BB-SKYRL-031"),
+        ({**DEFAULTS, **LIMITED, **REPLAYED}, None),
+        ({**DEFAULTS, **LIMITED, **REPLAYED, "generator.use_conversation_multi_turn": False}, "BB-SKYRL-031"),
+        ({**DEFAULTS, **LIMITED, RATIO: "token"}, "BB-SKYRL-047"),
+        ({**CISPO, **ANCHOR, **LIMITED}, "BB-SKYRL-047"),
+        ({**DEFAULTS, **LIMITED, RATIO: "sequence"}, "BB-SKYRL-048"),
+        ({**DEFAULTS, **LIMITED, **REPLAYED, RATIO: "sequence"}, None),
+        ({**DEFAULTS, "generator.sampling_params.top_p": 0.9, RATIO: "sequence"}, None),  # raw log-probabilities
+    ],
+)
+def test_what_0_4_0_refuses_and_scales(values: dict[str, Any], code: str | None) -> None:
+    later = {f"BB-SKYRL-{number:03}" for number in (29, 30, 31, 47, 48)}
+    assert sorted(later & {one.code for one in SkyRLAdapter().check(_read(values))}) == [code] * (code is not None)

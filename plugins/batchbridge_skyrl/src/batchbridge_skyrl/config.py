@@ -25,7 +25,7 @@ class SkyRLAdapter(TableAdapter):
     framework = "skyrl"
     distribution = "skyrl"
     versions = ">=0.3"
-    newest_version = "0.3.0"
+    newest_version = "0.4.0"
     keys = KEYS
     together = TOGETHER
     constants = FACTS["constants"]

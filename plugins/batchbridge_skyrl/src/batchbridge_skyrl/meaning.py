@@ -1,4 +1,4 @@
-"""The meaning of SkyRL's settings where no row of `settings` says it. Source: skyrl 0.3.0, symbols at each."""
+"""The meaning of SkyRL's settings where no row of `settings` says it. Source: skyrl 0.3.0, 0.4.0, symbols at each."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ def is_async(run: SkyRLRun) -> bool:
     return bool(run["fully_async.enabled"]) and run["entrypoint"] not in (MAIN, LOOKAHEAD)
 
 
+def anchored(run: SkyRLRun) -> bool:
+    """Whether CISPO's ratio is to vLLM's log-probabilities. Source: skyrl 0.4.0 compute_policy_loss_cispo."""
+    return bool(run["policy_loss_type"] == "cispo" and run["cispo_anchor"] == "rollout")
+
+
 def _sizes(run: SkyRLRun) -> dict[str, FieldValue]:
     megatron = run["trainer.strategy"] == "megatron"
     config = "policy.megatron_config."
@@ -101,6 +106,8 @@ def _objective(run: SkyRLRun) -> dict[str, FieldValue]:
     values, clip = {}, CLIPS.get(run["policy_loss_type"])
     for side in ("low", "high") if clip else ():
         values[f"clip_{side}"] = _is(run, f"{clip}_{side}")
+    if anchored(run):
+        values["old_logprobs"] = _by("sampler", "the anchor", "policy_loss_type", "cispo_anchor")
     if run["policy_loss_type"] == "dual_clip":
         values["dual_clip"] = _is(run, "clip_ratio_c")
     off = _by(0.0, "use_entropy_loss is off", "use_entropy_loss")

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import Fix
-from batchbridge.kit import Phase
-from batchbridge.kit.rule_table import Rule, nearest_fixes, recorded_rules
-from batchbridge_skyrl.meaning import is_async
+from batchbridge.kit import Phase, Severity
+from batchbridge.kit.rule_table import Rule, nearest_fixes, recorded_rules, setting_fixes
+from batchbridge_skyrl.meaning import anchored, corrections, is_async
 from batchbridge_skyrl.settings import FULLY_ASYNC, KNOWN, SkyRLRun, full
 
 SkyRLTest = Callable[[SkyRLRun], str | None]
+FROM_SAMPLER = ("rollout_is", "dppo")
+"""Losses whose ratio is to the log-probabilities of the engine."""
 STEP, MICRO = "policy_mini_batch_size", "micro_train_batch_size_per_gpu"
 
 
@@ -117,10 +119,62 @@ def _asynchronous(run: SkyRLRun) -> str | None:
         "dynamic_sampling.type = null": run["dynamic_sampling.type"] is None,
         "zero_variance_filter for sample_full_batch": run["zero_variance_filter"] or not run["sample_full_batch"],
         "generator.batched and colocate_all off": not (run["generator.batched"] or run["colocate_all"]),
-        "rollout_is or dppo": loss in ("rollout_is", "dppo") or loss not in KNOWN["policy_loss_type"],
+        "rollout_is or dppo": loss in FROM_SAMPLER or anchored(run) or loss not in KNOWN["policy_loss_type"],
     }
     missing = [demand for demand, met in demands.items() if not met]
     return f"fully asynchronous training needs {', '.join(missing)}" if missing else None
+
+
+def _anchor(run: SkyRLRun) -> str | None:
+    level = run["tis_ratio_type"]
+    text = f"cispo_anchor = rollout is the correction, and tis_ratio_type = {level} would be a second one"
+    return text if anchored(run) and level is not None else None
+
+
+def _capture(run: SkyRLRun) -> str | None:
+    """The reason why SkyRL does not return the tokens that sampling chose from."""
+    sampling = "generator.sampling_params."
+    demands = {
+        "top_k above 1": run[f"{sampling}top_k"] > 1,
+        "repetition_penalty = 1": run[f"{sampling}repetition_penalty"] == 1,
+        "no additional_kwargs": not run[f"{sampling}additional_kwargs"],
+        "no vision_language_generator": not run["vision_language_generator"],
+    }
+    missing = [demand for demand, met in demands.items() if not met]
+    return f"{CAPTURE} needs {', '.join(missing)}" if run[CAPTURE] and missing else None
+
+
+def _replay(run: SkyRLRun) -> str | None:
+    if not run[REPLAY] or (run[CAPTURE] and run["use_conversation_multi_turn"]):
+        return None
+    return f"{REPLAY} needs {CAPTURE} and use_conversation_multi_turn"
+
+
+def _limited(run: SkyRLRun) -> bool:
+    """Whether vLLM's log-probabilities are of the tokens that limits leave, the trainer's of all, and the two are
+    compared. Without the capture, vLLM gives those of all (its `raw_logprobs`)."""
+    compared = anchored(run) or run["policy_loss_type"] in FROM_SAMPLER or any(corrections(run))
+    return bool(run[CAPTURE] and not run[REPLAY] and compared)
+
+
+def _of_sequences(run: SkyRLRun) -> bool:
+    """Whether a completion has one factor, the product over its tokens."""
+    named = " ".join(corrections(run))
+    return "sequence_truncate" in named or "sequence_mask" in named
+
+
+_PROCESSED = "vLLM's log-probabilities are of the tokens that top_k, top_p and min_p leave, the trainer's of all tokens"
+
+
+def _limited_tokens(run: SkyRLRun) -> str | None:
+    return (
+        f"{_PROCESSED}: each ratio has what is left as a factor" if _limited(run) and not _of_sequences(run) else None
+    )
+
+
+def _limited_sequences(run: SkyRLRun) -> str | None:
+    text = f"{_PROCESSED}: a completion's ratio has what is left, of each token, as a factor: 0.95 in 256 tokens is"
+    return f"{text} {0.95**256:.0e}" if _limited(run) and _of_sequences(run) else None
 
 
 def _row(number: int, test: SkyRLTest, ends: str, symbol: str, phase: Phase = "config", fixes: Any = None) -> Rule[Any]:
@@ -129,7 +183,21 @@ def _row(number: int, test: SkyRLTest, ends: str, symbol: str, phase: Phase = "c
     return Rule(f"BB-SKYRL-{number:03}", "error", phase, *args, **more)
 
 
+def _later(
+    number: int, severity: Severity, phase: Phase, test: SkyRLTest, ends: str, native: str, symbol: str, **fix: Any
+) -> Rule[Any]:
+    """A row from 0.4.0 on. fix: a setting by the end of its key, with what the way out makes of it."""
+    ways = setting_fixes({full(end): value for end, value in fix.items()})
+    keys, source = tuple(map(full, ends.split())), f"skyrl 0.4.0 {symbol}, run on CPU"
+    args = (lambda native: test(SkyRLRun(native)), keys, native, source, lambda native: ways)
+    return Rule(f"BB-SKYRL-{number:03}", severity, phase, *args, versions=">=0.4")
+
+
 SIZES, ROLLOUT = "utils.validate_batch_sizes", f"train_batch_size {STEP} {MICRO} n_samples_per_prompt"
+CAPTURE, REPLAY = "enable_return_sample_support_set", "enable_sample_support_replay"
+_LIMITS = f"{CAPTURE} {REPLAY} sampling_params.top_k sampling_params.top_p sampling_params.min_p"
+_CISPO, _CONFIG = "ppo_utils.compute_policy_loss_cispo", "SkyRLTrainConfig.__post_init__"
+_SERVER = "inference_servers.utils (logprobs_mode)"
 DEVICES, CUT = "policy_num_nodes policy_num_gpus_per_node", "preprocess.compute_prompt_mini_batch_boundaries"
 _ROWS = (
     _row(10, _betas, "policy.optimizer_config.adam_betas", "FSDPStrategy, torch.optim.AdamW", "worker_start"),
@@ -141,6 +209,17 @@ _ROWS = (
     _row(26, _asynchronous, f"fully_async.enabled {ROLLOUT}", "FullyAsyncRayPPOTrainer.__init__", "construction"),
     _row(27, _tail, f"{ROLLOUT} {DEVICES}", f"trainer._remove_tail_data, {CUT}", "first_rollout", _nearest),
     _row(46, _cap, "use_tis tis_imp_ratio_cap", "off_policy_correction_utils.compute_tis_ratio", "never"),
+    _later(
+        29, "error", "optimizer_step", _anchor, "cispo_anchor tis_ratio_type", "ValueError", _CISPO, tis_ratio_type=None
+    ),
+    _later(30, "error", "config", _capture, f"{CAPTURE} sampling_params.top_k", "ValueError", _CONFIG),
+    _later(31, "error", "config", _replay, f"{REPLAY} {CAPTURE}", "ValueError", _CONFIG),
+    _later(
+        47, "warning", "never", _limited_tokens, _LIMITS, "trains it", _SERVER, enable_return_sample_support_set=False
+    ),
+    _later(
+        48, "error", "never", _limited_sequences, _LIMITS, "trains it", _SERVER, enable_return_sample_support_set=False
+    ),
     *recorded_rules(json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8")), "BB-SKYRL"),
 )
 RULES = tuple(sorted(_ROWS, key=lambda rule: rule.code))

@@ -1,12 +1,13 @@
 """SkyRL's settings. `settings.json` is the table: each field of SkyRLTrainConfig with its kind, its default (null for a
 path in the user's home, and for one that follows another setting) and, where it has one of its own, its canonical
-field; `constants`, what its code fixes (FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes); `critic`,
-what a critic has beside its sizes; `follows`, which setting one follows (SkyRLTrainConfig.__post_init__); what several
-settings say together; the modules that start a trainer, each with a name for what its own code does to rewards, or
-with itself where it registers estimators or losses; settings that the schema has no field for, with the setting and
-values that they need to act (`open`); and what others of these decide, the first pattern that fits (`outside`).
+field; `later`, what later releases added or gave another default; `constants`, what its code fixes
+(FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes); `critic`, what a critic has beside its sizes;
+`follows`, which setting one follows (SkyRLTrainConfig.__post_init__); what several settings say together; the modules
+that start a trainer, each with a name for what its own code does to rewards, or with itself where it registers
+estimators or losses; settings that the schema has no field for, with the setting and values that they need to act
+(`open`); and what others of these decide, the first pattern that fits (`outside`).
 
-Source: skyrl 0.3.0 (f5bc3b78d) train/config/config.py, and what each row names.
+Source: skyrl 0.3.0 (f5bc3b78d) and 0.4.0 train/config/config.py, and what each row names.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ KEYS = (
     Key(_SCHEDULER, text, SCHEDULES[0], "carried.lr_schedule", (schedule_text, _scheduler)),
     Key(_WARMUP, count, 0, "carried.warmup_steps", (float, _whole), unit="optimizer steps"),
     Key("trainer.epochs", natural, 1, "horizon.epochs", (_epochs, _whole)),
+    *(row._replace(versions=versions) for versions, table in FACTS["later"].items() for row in recorded(table)),
 )
 """The rows by key: of two for one key the later counts."""
 TOGETHER = tuple(recorded_together(FACTS["together"]))
@@ -67,12 +69,12 @@ KNOWN = {
 @cache
 def full(end: str) -> str:
     """The setting whose key ends so: "loss_reduction". Raises `ValueError` where it is not exactly one."""
-    (found,) = (key for key in FACTS["settings"] if key == end or key.endswith(f".{end}"))
+    (found,) = {row.key for row in KEYS if row.key == end or row.key.endswith(f".{end}")}
     return str(found)
 
 
 class SkyRLRun(dict[str, Any]):
-    """Native values, also by the ends of their keys: run["loss_reduction"]."""
+    """Native values, also by the ends of their keys: run["loss_reduction"]; None where a release has no such key."""
 
     def __missing__(self, end: str) -> Any:
-        return self[full(end)]
+        return self.get(full(end))
