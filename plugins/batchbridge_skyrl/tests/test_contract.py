@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from batchbridge import Source, Spec
@@ -175,6 +176,15 @@ def _invalid(name: str, code: int, values: dict[str, Any]) -> InvalidCase:
     return InvalidCase(name=name, source=source, context=CONTEXT, codes=(f"BB-SKYRL-{code:03}",))
 
 
+LATER = Context(framework_version="0.4.0", world_size=4, dataset_size=2048)
+CAPTURED = {
+    "generator.inference_engine.enable_return_sample_support_set": True,
+    "generator.sampling_params.top_k": 20,
+}
+"""Settings of 0.4.0 with which the engine returns the tokens that sampling chose from."""
+ANCHORED = {f"{ALGORITHM}policy_loss_type": "cispo", f"{ALGORITHM}cispo.cispo_anchor": "rollout"}
+
+
 class TestSkyRLAdapter(AdapterContract):
     adapter_class = SkyRLAdapter
     framework_modules = ("skyrl", "torch", "ray", "omegaconf")
@@ -251,6 +261,7 @@ class TestSkyRLAdapter(AdapterContract):
     }
     valid = (
         _valid("defaults", {}, DEFAULTS),
+        replace(_valid("limited tokens", {**CAPTURED, f"{CORRECTION}tis_ratio_type": "token"}), context=LATER),
         _valid(
             "dapo",
             {
@@ -426,6 +437,15 @@ class TestSkyRLAdapter(AdapterContract):
             {"trainer.train_batch_size": 6, "trainer.policy_mini_batch_size": 6, "generator.n_samples_per_prompt": 1},
         ),
         _invalid("a weight below 0", 46, {f"{ALGORITHM}use_tis": True}),
+        *(
+            replace(_invalid(name, code, values), context=LATER)
+            for name, code, values in (
+                ("two corrections", 29, {**ANCHORED, f"{CORRECTION}tis_ratio_type": "token"}),
+                ("captured without top_k", 30, {**CAPTURED, "generator.sampling_params.top_k": -1}),
+                ("replayed without capture", 31, {f"{ALGORITHM}enable_sample_support_replay": True}),
+                ("limited sequences", 48, {**CAPTURED, f"{CORRECTION}tis_ratio_type": "sequence"}),
+            )
+        ),
         _invalid("replace", 28, {f"{ALGORITHM}dynamic_sampling.type": "replace"}),
     )
     foreign = (

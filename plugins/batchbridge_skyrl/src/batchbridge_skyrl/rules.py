@@ -212,8 +212,19 @@ _ROWS = (
     _later(
         29, "error", "optimizer_step", _anchor, "cispo_anchor tis_ratio_type", "ValueError", _CISPO, tis_ratio_type=None
     ),
-    _later(30, "error", "config", _capture, f"{CAPTURE} sampling_params.top_k", "ValueError", _CONFIG),
-    _later(31, "error", "config", _replay, f"{REPLAY} {CAPTURE}", "ValueError", _CONFIG),
+    _later(
+        30,
+        "error",
+        "config",
+        _capture,
+        f"{CAPTURE} sampling_params.top_k",
+        "ValueError",
+        _CONFIG,
+        enable_return_sample_support_set=False,
+    ),
+    _later(
+        31, "error", "config", _replay, f"{REPLAY} {CAPTURE}", "ValueError", _CONFIG, enable_sample_support_replay=False
+    ),
     _later(
         47, "warning", "never", _limited_tokens, _LIMITS, "trains it", _SERVER, enable_return_sample_support_set=False
     ),
