@@ -184,13 +184,13 @@ def _row(number: int, test: SkyRLTest, ends: str, symbol: str, phase: Phase = "c
 
 
 def _later(
-    number: int, severity: Severity, phase: Phase, test: SkyRLTest, ends: str, native: str, symbol: str, **fix: Any
+    code: str, severity: Severity, phase: Phase, test: SkyRLTest, ends: str, native: str, symbol: str, **fix: Any
 ) -> Rule[Any]:
     """A row from 0.4.0 on. fix: a setting by the end of its key, with what the way out makes of it."""
     ways = setting_fixes({full(end): value for end, value in fix.items()})
     keys, source = tuple(map(full, ends.split())), f"skyrl 0.4.0 {symbol}, run on CPU"
     args = (lambda native: test(SkyRLRun(native)), keys, native, source, lambda native: ways)
-    return Rule(f"BB-SKYRL-{number:03}", severity, phase, *args, versions=">=0.4")
+    return Rule(code, severity, phase, *args, versions=">=0.4")
 
 
 SIZES, ROLLOUT = "utils.validate_batch_sizes", f"train_batch_size {STEP} {MICRO} n_samples_per_prompt"
@@ -210,10 +210,17 @@ _ROWS = (
     _row(27, _tail, f"{ROLLOUT} {DEVICES}", f"trainer._remove_tail_data, {CUT}", "first_rollout", _nearest),
     _row(46, _cap, "use_tis tis_imp_ratio_cap", "off_policy_correction_utils.compute_tis_ratio", "never"),
     _later(
-        29, "error", "optimizer_step", _anchor, "cispo_anchor tis_ratio_type", "ValueError", _CISPO, tis_ratio_type=None
+        "BB-SKYRL-029",
+        "error",
+        "optimizer_step",
+        _anchor,
+        "cispo_anchor tis_ratio_type",
+        "ValueError",
+        _CISPO,
+        tis_ratio_type=None,
     ),
     _later(
-        30,
+        "BB-SKYRL-030",
         "error",
         "config",
         _capture,
@@ -223,13 +230,34 @@ _ROWS = (
         enable_return_sample_support_set=False,
     ),
     _later(
-        31, "error", "config", _replay, f"{REPLAY} {CAPTURE}", "ValueError", _CONFIG, enable_sample_support_replay=False
+        "BB-SKYRL-031",
+        "error",
+        "config",
+        _replay,
+        f"{REPLAY} {CAPTURE}",
+        "ValueError",
+        _CONFIG,
+        enable_sample_support_replay=False,
     ),
     _later(
-        47, "warning", "never", _limited_tokens, _LIMITS, "trains it", _SERVER, enable_return_sample_support_set=False
+        "BB-SKYRL-047",
+        "warning",
+        "never",
+        _limited_tokens,
+        _LIMITS,
+        "trains it",
+        _SERVER,
+        enable_return_sample_support_set=False,
     ),
     _later(
-        48, "error", "never", _limited_sequences, _LIMITS, "trains it", _SERVER, enable_return_sample_support_set=False
+        "BB-SKYRL-048",
+        "error",
+        "never",
+        _limited_sequences,
+        _LIMITS,
+        "trains it",
+        _SERVER,
+        enable_return_sample_support_set=False,
     ),
     *recorded_rules(json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8")), "BB-SKYRL"),
 )
