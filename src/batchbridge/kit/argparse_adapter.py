@@ -148,7 +148,7 @@ def _words(name: str, value: Any, takes: OptionArity) -> list[str]:
 
 
 def _as_numbers(words: Any) -> Iterator[Any]:
-    """What the words of an option may be: text, whole numbers, numbers."""
+    """The values that the words of an option may be: text, whole numbers, numbers."""
     yield words
     for kind in (int, float):
         try:
