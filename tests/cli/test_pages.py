@@ -273,12 +273,66 @@ def test_the_page_of_a_ledger_with_a_spec_that_cannot_be_reckoned_with_has_no_la
 
 
 def test_a_chart_has_its_numbers(tmp_path: Path) -> None:
-    from batchbridge.ledger.summary import FigureRange
+    from batchbridge.ledger.summary import Figure, FigureRange
     from batchbridge.render import charts
 
+    tokens = Figure("Tokens <b>", "tokens in a step", "tokens", lambda *_: ())
     points = [(0, 0, FigureRange(1, 2, 4)), (1, 1, FigureRange(2, 3, 4))]
-    svg = charts.over_steps("Tokens <b>", "tokens in a step", points)
+    svg = charts.over_steps(tokens, points)
     assert svg.count("<title>") == 1
     assert "<title>Tokens &lt;b&gt;, tokens in a step, over optimizer steps 0 to 1</title>" in svg
-    assert svg != charts.over_steps("Tokens <b>", "tokens in a step", [points[0], (1, 1, FigureRange(3, 3, 4))])
+    assert svg != charts.over_steps(tokens, [points[0], (1, 1, FigureRange(3, 3, 4))])
     assert len(re.findall(r'aria-roledescription|role="graphics', svg)) == 0
+
+
+def labels(svg: str) -> list[str]:
+    """The words of a chart that are drawn: titles and ticks of its axes."""
+    return re.findall(r"<text [^>]*>([^<]+)</text>", svg)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "last", "wanted"),
+    [
+        ("staleness", 0, 1, ["0", "1"]),
+        ("completions", 8, 30, ["0", "2", "4", "6", "8"]),
+        ("learning_rate", 1e-6, 3, ["0.0e+0", "2.0e-7", "4.0e-7", "6.0e-7", "8.0e-7", "1.0e-6"]),
+    ],
+)
+def test_an_axis_has_its_unit_and_no_tick_twice(name: str, value: float, last: int, wanted: list[str]) -> None:
+    from batchbridge.ledger.summary import FIGURES, FigureRange
+    from batchbridge.render import charts
+
+    points = [(step, step, FigureRange(value, value, value)) for step in range(last + 1)]
+    drawn = labels(charts.over_steps(FIGURES[name], points))
+    x, y = drawn[: drawn.index("optimizer step")], drawn[drawn.index("optimizer step") + 1 :]
+    assert y[-1] == FIGURES[name].axis
+    assert y[:-1] == wanted
+    assert len(set(x)) == len(x) <= 6
+    assert x[0] == "0"
+
+
+def test_a_chart_has_a_line_where_the_run_was_resumed() -> None:
+    from batchbridge.ledger.summary import FIGURES, FigureRange
+    from batchbridge.render import charts
+
+    points = [(step, step, FigureRange(1, 2, 4)) for step in range(10)]
+    plain = charts.over_steps(FIGURES["learning_rate"], points)
+    marked = charts.over_steps(FIGURES["learning_rate"], points, [4, 400])
+    assert plain.count("stroke-dasharray") == 0
+    assert marked.count("stroke-dasharray") == 1
+    assert "; resumed at 4</title>" in marked
+
+
+def test_the_page_of_a_comparison_marks_the_words_that_differ_and_draws_on_one_scale(toy_site: Path) -> None:
+    from batchbridge.render import html
+
+    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "num_generations": 8}
+    a = batchbridge.read(sizes, framework="trl", version="1.16.0", world_size=2)
+    b = batchbridge.read(sizes, framework="trl", version="1.16.0", world_size=4)
+    tree = seen.read(html.comparison(("a", "b"), batchbridge.diff(a, b)))
+    assert [mark.text for mark in tree.all("mark")] == ["4", "32", "32", "4", "2", "8", "64", "64", "8", "4"]
+    same = seen.read(html.comparison(("a", "a"), batchbridge.diff(a, a)))
+    assert list(same.all("mark")) == []
+    boxes = [[box.attributes["width"] for box in svg.all("rect")] for svg in tree.all("svg")][::2]
+    widths = [max(float(width) for width in of_side if "%" not in width) for of_side in boxes]
+    assert widths[0] * 2 == pytest.approx(widths[1], rel=0.02)

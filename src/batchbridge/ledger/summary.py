@@ -35,11 +35,12 @@ class FigureRange(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A figure that is read off a step. title, unit: for a person. of: the values of one step; nothing where not
-    recorded."""
+    """A figure that is read off a step. title, unit: for a person. axis: the unit where there is room for little. of:
+    the values of one step; nothing where not recorded."""
 
     title: str
     unit: str
+    axis: str
     of: Callable[[_Step, int | None], Iterable[float]]
 
 
@@ -66,27 +67,43 @@ def slowest_rank(step: Mapping[str, Any]) -> tuple[int, float] | None:
 
 
 FIGURES = {
-    "response_tokens": Figure("Response tokens", "tokens in a step", lambda step, _: [sum(step["response_tokens"])]),
-    "completions": Figure("Completions, B", "completions in a step", lambda step, _: [len(step["prompt"])]),
-    "denominator": Figure("Denominator of the weights", "1 / the weight of a response token", _denominators),
+    "response_tokens": Figure(
+        "Response tokens", "tokens in a step", "tokens", lambda step, _: [sum(step["response_tokens"])]
+    ),
+    "completions": Figure(
+        "Completions, B", "completions in a step", "completions", lambda step, _: [len(step["prompt"])]
+    ),
+    "denominator": Figure(
+        "Denominator of the weights", "1 / the weight of a response token", "1 / weight", _denominators
+    ),
+    "learning_rate": Figure(
+        "Learning rate",
+        "learning rate that the optimizer applied",
+        "learning rate",
+        lambda step, _: [] if step["learning_rate"] is None else [step["learning_rate"]],
+    ),
     "staleness": Figure(
         "Staleness",
         "optimizer steps between generation and training",
+        "optimizer steps",
         lambda step, _: [step["step"] - made for made in step["generated_at_step"]],
     ),
     "masked": Figure(
         "Masked completions",
         "completions without a trained token",
+        "completions",
         lambda step, _: [sum(not tokens for tokens in step["response_tokens"])],
     ),
     "dropped": Figure(
         "Dropped completions",
         "planned completions that the step did not train",
+        "completions",
         lambda step, planned: [] if planned is None else [max(planned - len(step["prompt"]), 0)],
     ),
     "slowest_rank": Figure(
         "Slowest rank",
         "seconds of the slowest rank / the ranks' mean",
+        "of the mean",
         lambda step, _: [] if (straggler := slowest_rank(step)) is None else [straggler[1]],
     ),
 }

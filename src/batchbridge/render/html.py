@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,16 +79,18 @@ def explanation(
 
 def comparison(names: tuple[str, str], found: Comparison) -> str:
     """The page of a comparison: both meanings, ranked differences with their reasons, and what is none."""
+    both = (found.a, found.b)
+    most = max(map(_size, both))
     sides = [
         {
             "name": side,
             "file": name,
             "reading": reading,
-            "meaning": list(text.meaning(reading)),
+            "meaning": marked,
             "findings": reading.wrong,
-            "lanes": None if reading.spec is None else _lanes(reading.spec, reading.derived),
+            "lanes": None if reading.spec is None else _lanes(reading.spec, reading.derived, _size(reading) / most),
         }
-        for side, name, reading in zip("AB", names, (found.a, found.b), strict=True)
+        for side, name, reading, marked in zip("AB", names, both, _apart(*both), strict=True)
     ]
     beside = {
         "settings outside the schema, not compared": found.not_compared,
@@ -95,8 +98,8 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     }
     apart = [
         (f"{side}: {title}", points)
-        for title, both in beside.items()
-        for side, points in zip("AB", both, strict=True)
+        for title, of_both in beside.items()
+        for side, points in zip("AB", of_both, strict=True)
         if points
     ]
     counts = between.verdict(found).partition(": ")[2]
@@ -118,13 +121,17 @@ def ledger(found: LedgerSummary) -> str:
     except (TypeError, ValueError, ArithmeticError):  # of another time, or of another hand
         drawn, derived = None, {}
     titles, ranks = render.ranks(found)
+    resumed = [header["at_step"] for header in found.resumed]
     return _page(
         "ledger.html",
         name=found.folder,
         run=render.run(found),
         facts=list(render.facts(found)),
         digest=last.get("spec_digest"),
-        charts=[_chart(one, points) for name, one in FIGURES.items() if (points := list(series(found.bins, name)))],
+        charts=[
+            _chart(one, points, resumed) for name, one in FIGURES.items() if (points := list(series(found.bins, name)))
+        ],
+        resumed=resumed,
         each=max((one.last - one.first + 1 for one in found.bins), default=1),
         derived=derived,
         lanes=drawn,
@@ -235,9 +242,34 @@ def _figures(derived: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), number(value)) for name, value, _ in text.numbers(derived) if name in _FIGURES]
 
 
-def _lanes(spec: Spec, derived: Mapping[str, Any]) -> dict[str, str]:
+def _lanes(spec: Spec, derived: Mapping[str, Any], share: float = 1.0) -> dict[str, str]:
+    """The lanes for a screen and for a telephone. share: of the width, so that two runs have one scale."""
     drawn = tuple(lanes.lanes_of(spec, derived))
-    return {"wide": lanes.lanes_picture(drawn), "narrow": lanes.lanes_picture(drawn, lanes.NARROW)}
+    widths = {"wide": lanes.WIDE, "narrow": lanes.NARROW}
+    return {name: lanes.lanes_picture(drawn, width, share) for name, width in widths.items()}
+
+
+def _size(reading: Reading) -> int:
+    """The completions of a rollout, 1 where they are not known: what the width of the lanes stands for."""
+    return (None if reading.spec is None else reading.spec.completions_per_rollout) or 1
+
+
+def _apart(a: Reading, b: Reading) -> Iterator[list[list[tuple[str, bool]]]]:
+    """The sentences of two meanings as (words, whether the other side has others there), A's and then B's."""
+    from difflib import SequenceMatcher
+
+    sentences = [[sentence.split() for sentence in text.meaning(reading)] for reading in (a, b)]
+    flat = [[word for words in own for word in words] for own in sentences]
+    blocks = SequenceMatcher(None, flat[0], flat[1], autojunk=False).get_matching_blocks()
+    for own, starts in zip(sentences, ([one.a for one in blocks], [one.b for one in blocks]), strict=True):
+        shared = {place for start, one in zip(starts, blocks, strict=True) for place in range(start, start + one.size)}
+        said, place = [], 0
+        for words in own:
+            marked = [(word, place + at not in shared) for at, word in enumerate(words)]
+            place += len(words)
+            runs = groupby(marked, key=lambda one: one[1])
+            said.append([(" ".join(word for word, _ in run), differs) for differs, run in runs])
+        yield said
 
 
 def _plan(spec: Spec, dataset_size: int | None) -> dict[str, str] | None:
@@ -258,7 +290,7 @@ def _plan(spec: Spec, dataset_size: int | None) -> dict[str, str] | None:
     return {name: plan_picture(plan, widest=widest) for name, widest in widths.items()}
 
 
-def _chart(of: Figure, points: Sequence[tuple[int, int, FigureRange]]) -> dict[str, Any]:
+def _chart(of: Figure, points: Sequence[tuple[int, int, FigureRange]], resumed: Sequence[int]) -> dict[str, Any]:
     from batchbridge.render import charts
 
     ranges = [one for _, _, one in points]
@@ -268,5 +300,5 @@ def _chart(of: Figure, points: Sequence[tuple[int, int, FigureRange]]) -> dict[s
         "least": min(one.least for one in ranges),
         "most": max(one.most for one in ranges),
         "spread": any(one.least != one.most for one in ranges),
-        "svg": charts.over_steps(of.title, of.unit, points),
+        "svg": charts.over_steps(of, points, resumed),
     }
