@@ -10,7 +10,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import batchbridge
-from batchbridge.kit.versions import holds, installed, unknown_version
+from batchbridge.kit.versions import holds, installed, release_after, unknown_version
 from batchbridge.meaning.findings import Where
 
 
@@ -118,3 +118,50 @@ def test_development_releases_are_ordered_as_packaging_orders_them(sign: str) ->
     for bound, version in itertools.product(ORDERED, ORDERED):
         expected = SpecifierSet(sign + bound).contains(version, prereleases=True)
         assert holds(sign + bound, version) == expected, (sign + bound, version)
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        *(
+            (version, "0.10.2")
+            for version in ("0.10.2rc1", "0.10.2.dev0", "0.10.2rc1.dev3", "0.10.2-beta.2", "0.10.2.pre1")
+        ),
+        ("0.10.2.dev20260101+gabcdef", "0.10.2"),
+        *((version, "") for version in ("0.10.2", "0.10.2.post1", "0.10.2.post1.dev2", "0.10.2+cu128", "dev", "")),
+    ],
+)
+def test_the_release_that_a_version_comes_before(version: str, release: str) -> None:
+    assert release_after(version) == release
+
+
+OPENRLHF = "python3 -m openrlhf.cli.train_ppo_ray --{rollout}batch_size 64 --{train}batch_size 64"
+COMMANDS = {
+    "verl": "python3 -m verl.trainer.main_ppo data.train_batch_size=96 actor_rollout_ref.actor.ppo_mini_batch_size=96",
+    "easyr1": "python3 -m verl.trainer.main config=examples/config.yaml",
+    "open_instruct": "python open_instruct/grpo_fast.py --num_learners_per_node 2",
+    "flat": OPENRLHF.format(rollout="rollout_", train="train_"),
+    "dotted": OPENRLHF.format(rollout="rollout.", train="train."),
+}
+NEIGHBOURS = {
+    "verl": ("0.4.0", "0.4.1", "0.5.0", "0.6.0", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1", "0.10.0"),
+    "easyr1": ("0.3.0", "0.3.1", "0.3.2", "0.3.3"),
+    "open_instruct": ("0.1.0", "0.2.0", "0.3.0", "2026.8.20"),
+    "openrlhf": ("0.8.0", "0.9.0", "0.10.0", "0.10.1", "0.10.2", "0.10.3", "0.11.0", "0.11.2", "0.12.0"),
+}
+
+
+def judged(framework: str, version: str, words: str) -> tuple[str, set[str]]:
+    reading = batchbridge.read(COMMANDS[words].split(), framework=framework, version=version)
+    return reading.verdict, {one.code for one in reading.findings if one.severity == "error"}
+
+
+@pytest.mark.parametrize("framework", NEIGHBOURS)
+@pytest.mark.parametrize("suffix", ["rc1", "rc1.dev2", ".dev0", ".post1"])
+def test_what_lies_beside_a_release_has_a_neighbours_verdict_or_none(framework: str, suffix: str) -> None:
+    releases = NEIGHBOURS[framework]
+    for words in ("flat", "dotted") if framework == "openrlhf" else (framework,):
+        known = [judged(framework, release, words) for release in releases]
+        for at, release in enumerate(releases):
+            verdict, codes = judged(framework, f"{release}{suffix}", words)
+            assert verdict == "undecided" or (verdict, codes) in known[max(at - 1, 0) : at + 2], f"{release}{suffix}"

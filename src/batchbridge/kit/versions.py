@@ -127,11 +127,18 @@ def is_release(version: str) -> bool:
     return release is not None and release[1] == 0
 
 
+_BEFORE_A_RELEASE = re.compile(
+    r"([0-9]+(?:\.[0-9]+)*)"
+    r"(?P<pre>[._-]?(?:a|b|c|rc|alpha|beta|pre|preview)[._-]?[0-9]*)?"
+    r"(?P<dev>[._-]?dev[0-9]*)?(?:\+.*)?"
+)
+
+
 def release_after(version: str) -> str:
-    """The release that a development, alpha, beta or candidate version comes before: 0.16.0 of 0.16.0.dev0 and of
-    0.16.0rc1; empty for any other version."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)*)[.-]?(?:dev|a|b|rc)[0-9]*(?:\+.*)?", version)
-    return "" if found is None else found[1]
+    """The release that a development, alpha, beta or candidate version comes before: 0.16.0 of 0.16.0.dev0, of
+    0.16.0rc1 and of 0.16.0rc1.dev2; empty for any other version."""
+    found = _BEFORE_A_RELEASE.fullmatch(version)
+    return "" if found is None or not (found["pre"] or found["dev"]) else found[1]
 
 
 def read_as_release(project: str, version: str, release: str, code: str) -> Finding:
