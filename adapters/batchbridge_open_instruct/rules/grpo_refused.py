@@ -74,7 +74,7 @@ def _enough_for_ranks(facts: OpenInstructFacts) -> str | None:
 
 
 def _no_rows(facts: OpenInstructFacts) -> str | None:
-    """The same in scripts that do not look: packed rows are never more than completions."""
+    """Fewer packed rows than replicas, in scripts that do not look: rows are never more than completions."""
     if facts[SCRIPT] != GRPO and (not facts.first or facts["allow_world_padding"]):
         return None
     if not facts.completions or facts.completions >= facts.replicas:
