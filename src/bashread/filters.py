@@ -7,6 +7,7 @@ grep 3.11.
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable, Mapping, Sequence
 
 from bashread.state import Shell
@@ -18,8 +19,21 @@ Printed = Callable[[Sequence[str], str], "str | None"]
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
+_SETS = {
+    "[:upper:]": string.ascii_uppercase,
+    "[:lower:]": string.ascii_lowercase,
+    "[:digit:]": string.digits,
+    "A-Z": string.ascii_uppercase,
+    "a-z": string.ascii_lowercase,
+    "0-9": string.digits,
+}
+"""Classes and ranges of `tr`'s that stand alone, in the order that it takes them in."""
+
+
 def _letters(text: str) -> str | None:
-    """The letters of a set of `tr`'s; None for ranges and classes."""
+    """The letters of a set of `tr`'s; None for other ranges and classes."""
+    if text in _SETS:
+        return _SETS[text]
     plain = re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], "\0"), text)
     return None if not plain or "\0" in plain or "[" in plain or re.search(r".-.", plain) else plain
 

@@ -28,13 +28,14 @@ class WrittenCommand(NamedTuple):
 
 
 def written_commands(text: str) -> Iterator[WrittenCommand]:
-    """Every command of a script, in the order of their places; nothing where the text is not bash."""
+    """Every command of a script, in the order of their places, but for those of whose output it makes words; nothing
+    where the text is not bash."""
     source, root = parse(text.encode("utf-8", "replace"))
     yield from _commands(root, source, (), 0)
 
 
 def _commands(node: Node, source: bytes, under: tuple[str, ...], depth: int) -> Iterator[WrittenCommand]:
-    if depth > MAX_DEPTH:
+    if depth > MAX_DEPTH or node.type in ("command_substitution", "process_substitution"):
         return
     if node.type == "command":
         parts = [child for child in node.children if child.type == "command_name" or child.type in WORDS]

@@ -108,6 +108,7 @@ def test_commands_that_look_like_training() -> None:
     assert starts_training(["torchrun", "train.py", "--num-generations", "8"])
     assert not starts_training(["python", "merge_grpo_for_vllm.py", "--x", "1"])
     assert not starts_training(["grep", "grpo", "train.py"])
+    assert not starts_training(["python", "-c", "from train_grpo import reward"])
 
 
 def test_a_folder_says_first_what_was_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

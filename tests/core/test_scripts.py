@@ -374,7 +374,42 @@ def test_what_nothing_keeps_from_running_is_no_unreached_command(tmp_path: Path)
     assert (found.code, found.message.endswith("it ends on line 1, if [ -z $A ]")) == ("BB010", True)
 
 
+@pytest.mark.parametrize("words", ["grep -c x", "cat", "md5sum", "sed -n 1p", "cp -n"])
+def test_a_program_that_only_looks_at_a_file_does_not_run_it(tmp_path: Path, words: str) -> None:
+    (tmp_path / "train.py").write_text(
+        "from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer('m', [len], args=GRPOConfig(num_generations=4)).train()\n"
+    )
+    assert load(tmp_path, "python train.py\n").values["num_generations"] == 4
+    assert load(tmp_path, f"{words} train.py\n").values == {}
+
+
+def test_what_a_script_looks_at_for_its_words_is_no_unreached_command(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from trl import GRPOConfig\nGRPOConfig(num_generations=4)\n")
+    (found,) = load(tmp_path, "N=$(grep -c x train.py)\nif false; then\n  grep x train.py\nfi\nexit 1\n").problems
+    assert (found.code, "not reached" in found.message, "before" in found.message) == ("BB010", False, False)
+
+
 # ---- other files of the repository
+
+
+@pytest.mark.parametrize(
+    ("named", "read"),
+    [
+        ("/home/somebody/work/mine/src/grpo.py", True),
+        ("/home/somebody/grpo.py", False),  # a name alone may be anybody's
+        ("/home/somebody/other/grpo.py", False),
+    ],
+)
+def test_the_end_of_another_machines_path_is_looked_for(tmp_path: Path, named: str, read: bool) -> None:
+    for folder in ("src", "scripts"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "src" / "grpo.py").write_text(
+        "from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer('m', [len], args=GRPOConfig(num_generations=4)).train()\n"
+    )
+    script = tmp_path / "scripts" / "run.sh"
+    script.write_text(f"python {named}\n", encoding="utf-8")
+    found = batchbridge.read(script, version="1.16.0", world_size=4)
+    assert (found.native.get("num_generations") == 4) == read
 
 
 def test_settings_of_a_sourced_file_of_the_repository_are_taken(tmp_path: Path) -> None:

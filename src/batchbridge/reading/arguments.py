@@ -99,10 +99,13 @@ LEVELS = 4
 def near_file(named: str, beside: Path | None) -> Path | None:
     """The file `named`, as seen from the working directory, the folder of the script or recipe `beside`, or up to three
     folders above it: scripts are started at the repository's root, or in its folder; at last where the script goes to.
-    None where it is nowhere."""
+    Of a path from the root of another machine the end is looked for, the longest first. None where it is nowhere."""
     folders = [Path()] if beside is None else [Path(), *beside.resolve().parents[:LEVELS]]
     _, _, rest = named.partition("/")  # `myrepo/configs/a.yaml`, as seen from above the repository
     names = [named, *([rest] if "/" in rest and beside is not None and not named.startswith((".", "/")) else [])]
+    if beside is not None and named.startswith("/"):
+        parts = named.strip("/").split("/")
+        names += ["/".join(parts[-size:]) for size in _ENDS if size < len(parts)]
     try:
         found = next((folder / one for one in names for folder in folders if (folder / one).is_file()), None)
         if found is not None or beside is None or not beside.is_file() or b"cd " not in beside.read_bytes():
@@ -113,6 +116,10 @@ def near_file(named: str, beside: Path | None) -> Path | None:
         return next((folder / one for one in names for folder in gone if (folder / one).is_file()), None)
     except (OSError, ValueError):  # a NUL character, or a name that is too long
         return None
+
+
+_ENDS = (4, 3, 2)
+"""Parts of the end of another machine's path: a name alone may be anybody's."""
 
 
 def without(source: Source, keys: Collection[str]) -> Source:

@@ -36,7 +36,7 @@ _OTHER = re.compile(r"eval|merge|plot|convert|serve|test|infer|score|analy|prepa
 _PROGRAMS = re.compile(r"(?:^|/)(?:python[\d.]*|torchrun|accelerate|deepspeed|ray|uv|swift)$|\.py$")
 
 
-_STARTS = re.compile(rf"{_PROGRAMS.pattern}|^(?:nohup|srun|env|time|timeout|sudo|nice|conda|poetry|pdm|apptainer)$")
+STARTS = re.compile(rf"{_PROGRAMS.pattern}|^(?:nohup|srun|env|time|timeout|sudo|nice|conda|poetry|pdm|apptainer)$")
 
 
 def trains_by_rewards(program: str) -> bool:
@@ -52,9 +52,10 @@ def trains_by_rewards(program: str) -> bool:
 def starts_training(words: Iterable[str]) -> bool:
     """Whether the words of a command start a program that learns from rewards, by its name or by its options."""
     listed = list(words)
-    if not any(_PROGRAMS.search(word) for word in listed[:4]) or not _STARTS.search(listed[0]):
+    if not any(_PROGRAMS.search(word) for word in listed[:4]) or not STARTS.search(listed[0]):
         return False
-    programs = [word for word in listed[:4] if not word.startswith("-")]
+    ahead = listed[: listed.index("-c")] if "-c" in listed[:4] else listed[:4]  # behind it a program's own text stands
+    programs = [word for word in ahead if not word.startswith("-")]
     options = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in listed if word.startswith("-")]
     if _OTHER.search(" ".join(programs)):
         return False

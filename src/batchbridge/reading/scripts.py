@@ -229,6 +229,8 @@ def _followed(
     """A command's own Python program, and what it builds. in_words: the command was given in words. env: the variables
     that stand before it, or are exported."""
     words = program.words
+    if words[0].text.rpartition("/")[2] in _ABOUT_FILES:
+        return StartedProgram([], None)
     place = next((place for place, word in enumerate(words[:4]) if word.text.endswith(".py")), None)
     if place is None:
         place = next(
@@ -250,6 +252,14 @@ def _followed(
     return found._replace(sources=sources)
 
 
+_ABOUT_FILES = frozenset(
+    {
+        *("[", "awk", "black", "cat", "chmod", "code", "cp", "diff", "du", "egrep", "file", "find", "flake8", "git"),
+        *("grep", "head", "isort", "ln", "ls", "md5sum", "mv", "mypy", "nano", "pylint", "pytest", "rg", "rm", "rsync"),
+        *("ruff", "scp", "sed", "sha256sum", "sort", "stat", "tail", "tar", "tee", "test", "touch", "vim", "wc", "zip"),
+    }
+)
+"""Programs that look at a file whose name they get, and do not run it."""
 _BY_HOOK = ("ray", "job", "submit")
 """A command that is reached by a variable that names a function of ours, and not by PYTHONPATH."""
 
@@ -387,7 +397,8 @@ def _nothing(script: ScriptCommands, file: str, framework: str | None, kept: Unr
     code = "BB010" if kept.line is None else LOOKS_LIKE_TRAINING
     from batchbridge.reading.looks import program_trains, starts_training
 
-    like_training = (one for one in script.commands if starts_training(one.argv) or program_trains(one.argv, file))
+    runs = (one for one in script.commands if one.argv[0].rpartition("/")[2] not in _ABOUT_FILES)
+    like_training = (one for one in runs if starts_training(one.argv) or program_trains(one.argv, file))
     looks = next((one for one in like_training if _may_train(one, Path(file))), None)
     if looks is not None and kept.line is None:
         code, places = LOOKS_LIKE_TRAINING, (Where(file=file, line=looks.line),)

@@ -36,11 +36,11 @@ def unreached(
     """
     written = list(written_commands(text))
     reached = {command.line for command in script.commands}
-    others = [one for one in written if one.line not in reached and len(one.words) > 1]
+    others = [one for one in written if one.line not in reached and len(one.words) > 1 and _starts(one.words[0])]
     lines = recognised(ScriptCommands(tuple(map(_command, others))))
     first = next((one for one in others if lines and one.line <= lines[0] <= one.line + _lines_of(one, others)), None)
     ends = next((remark.line for remark in script.remarks if remark.kind == "ends"), None)
-    if ends is None:
+    if ends is None or (first is not None and first.line < ends):
         if first is None:
             return UnreachedTraining()
         why = f": {_shown(first.conditions[-1])}" if first.conditions else ""
@@ -53,6 +53,13 @@ def unreached(
         said += f", before that of line {first.line}"
     later = [condition for one in exits if one.line >= ends for condition in one.conditions]
     return UnreachedTraining(said, None if first is None else first.line, _without_value(later, text))
+
+
+def _starts(word: str) -> bool:
+    """Whether a command may start a program that trains: Python, a launcher, a file, or what a variable says."""
+    from batchbridge.reading.looks import STARTS
+
+    return word.startswith("$") or STARTS.search(word) is not None
 
 
 def _command(one: WrittenCommand) -> Command:

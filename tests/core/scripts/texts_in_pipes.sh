@@ -3,6 +3,7 @@ show $(echo $CUDA_VISIBLE_DEVICES | awk -F',' '{print NF}') $(echo $CUDA_VISIBLE
 show $(echo "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | wc -l) $(echo $CUDA_VISIBLE_DEVICES | tr , ' ' | wc -w)
 show $(awk -F, '{print NF}' <<< "$CUDA_VISIBLE_DEVICES") $(tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | wc -l)
 show $(( $(echo $CUDA_VISIBLE_DEVICES | tr -cd ',' | wc -c) + 1 )) $(( $(echo $CUDA_VISIBLE_DEVICES | grep -o ',' | wc -l) + 1 ))
+show "$(echo "True" | tr "[:upper:]" "[:lower:]")" "$(echo aBc | tr a-z A-Z)" "$(echo r2d2 | tr -cd 0-9)" "$(echo 12a | tr -d "[:digit:]")"
 show $(echo -n "$CUDA_VISIBLE_DEVICES" | tr ',' '\n' | wc -l) "$(echo abc | tr -d b)" $(echo 0 | awk -F, '{print NF}')
 show "$(echo "a b  c" | awk '{print NF}')" "$(echo abcd | tr bcd xy)" "$(echo -n | wc -l)" "$(echo | awk '{print NF}')"
 IFS=',' read -ra DEVICES <<< "$CUDA_VISIBLE_DEVICES"
