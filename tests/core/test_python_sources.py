@@ -207,11 +207,13 @@ def test_the_exit_code_of_a_named_program_that_is_not_read_is_undecided(tmp_path
     assert main(["check", str(tmp_path / "a.py")]) == 4
 
 
-def test_a_program_is_never_edited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_program_only_the_renamed_keyword_is_edited(tmp_path: Path) -> None:
     file = written(tmp_path, more="dtype_of_old=1, torch_dtype='auto',")
     before = file.read_text()
-    main(["check", str(file), "--framework-version", "1.16.0", "--gpus", "1", "--fix"])
+    main(["check", str(file), "--framework-version", "1.16.0", "--gpus", "1"])
     assert file.read_text() == before
+    main(["check", str(file), "--framework-version", "1.16.0", "--gpus", "1", "--fix"])
+    assert file.read_text() == before.replace("torch_dtype=", "dtype=")
 
 
 # ---- Unsloth
