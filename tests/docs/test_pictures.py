@@ -134,3 +134,21 @@ def test_a_token_budget_leaves_devices_open_and_the_picture_says_so() -> None:
     svg = plan_picture(of_devices(4, 2, MicroBatch(tokens_per_device=4096)))
     assert "device" not in "".join(notes(svg))
     assert NOWHERE in svg
+
+
+@pytest.mark.parametrize(("devices", "size", "untrained"), [(2, 2, False), (1, 3, True)])
+def test_a_plan_s_picture_says_what_its_colours_stand_for(devices: int, size: int, untrained: bool) -> None:
+    spec = Spec(
+        topology=Topology(world_size=devices),
+        rollout=Rollout(prompts_per_rollout=2, completions_per_prompt=2),
+        optimizer_step=OptimizerStep(completions_per_step=size, step_may_span="none"),
+        micro_batch=MicroBatch(completions_per_device=1),
+        loss=Loss(policy=LossTerm(aggregation="token_mean")),
+        horizon=Horizon(epochs=1),
+        order=Order(seed=42, last_optimizer_step="drop"),
+    )
+    plan = Plan(spec, 4)
+    steps = sorted({step.index for rollout in (0, 1) for step in plan.steps_using(rollout)})
+    words = re.findall(r">(step \d+|device \d+|never trained)<", plan_picture(plan))
+    wanted = [f"step {step}" for step in steps] + ["never trained"] * untrained
+    assert words == wanted + [f"device {device}" for device in range(devices)]

@@ -11,7 +11,7 @@ from typing import TypeVar
 from xml.etree import ElementTree
 
 from batchbridge.meaning.micro_batches import partition
-from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.plan import Plan, RolloutPlan
 
 PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#d6a5c9", "#ff9d98", "#83bcb6", "#d8b5a5", "#d5d5d5")
 DEVICES = ("#f7f3e8", "#cfd8dc", "#e8dff5", "#d8e8d0")
@@ -132,9 +132,43 @@ def plan_picture(plan: Plan, rollouts: int = 2, widest: int = WIDEST) -> str:
                 picture.y += (2 * CELL if where else CELL) + 8
             picture.y += LINE - 8
         picture.y += 4
+    _legend(picture, shown, steps, where, widest)
     picture.text(8, picture.y, WHERE if where else NOWHERE, size=11)
     picture.y += 8
     return picture.svg()
+
+
+_IN_LEGEND = 8
+"""Steps, and devices, that a legend names one by one."""
+
+
+def _legend(
+    picture: Picture,
+    rollouts: Sequence[RolloutPlan],
+    steps: Mapping[_Place, int],
+    where: Mapping[_Place, tuple[int, int]],
+    widest: int,
+) -> None:
+    """What a box and its colours stand for: the first steps and devices of what is drawn, as many as fit in rows."""
+    drawn = {rollout.index for rollout in rollouts}
+    of_steps = sorted({step for at, step in steps.items() if at[0] in drawn})
+    of_devices = sorted({device for device, _ in where.values()})
+    trained = {(at[0], at[2]) for at in steps}
+    untrained = any((one.index, place) not in trained for one in rollouts for place in range(len(one.completions)))
+    entries = [(f"step {step}", PALETTE[step % len(PALETTE)]) for step in of_steps[:_IN_LEGEND]]
+    entries += [("never trained", UNTRAINED)] * untrained
+    entries += [(f"device {device}", DEVICES[device % len(DEVICES)]) for device in of_devices[:_IN_LEGEND]]
+    picture.text(8, picture.y, f"A box is a completion{', and below it where it runs' if where else ''}:", size=11)
+    picture.y += 6
+    left = 8.0
+    for words, colour in entries:
+        wide = CELL + 6 + 6.6 * len(words) + 2 * GAP
+        if left > 8 and left + wide > widest:
+            left, picture.y = 8.0, picture.y + CELL + 4
+        picture.box(left, picture.y, CELL, CELL, colour)
+        picture.text(left + CELL + 6, picture.y + CELL - 4, words, size=11)
+        left += wide
+    picture.y += CELL + LINE
 
 
 WHERE = "Devices and micro-batches are those of equally long completions; a run deals them by their lengths."
