@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,6 @@ def command(
 
         print_json([{"file": name, **found.to_dict(), "into": None if edited is None else edited.to_dict()}], code)
     else:
-        from batchbridge.cli._tables import show
         from batchbridge.render import between
 
         how = between.ConversionUse(
@@ -110,7 +110,12 @@ def command(
         if edited is not None:
             account = f"{account}\n\n{between.edits(edited, _done(edited, text, output, dry_run))}"
         aside = target is None and not dry_run  # `convert ... > FILE` holds the configuration, or nothing
-        show(account, err=aside)
+        if (sys.stderr if aside else sys.stdout).isatty():
+            from batchbridge.cli._tables import show
+
+            show(account, err=aside)
+        else:  # as it is, and nothing more is imported
+            click.echo(account, err=aside)
     if text is not None and not dry_run:
         if target is not None:
             _write(text, target, edited)
