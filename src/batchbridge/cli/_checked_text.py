@@ -24,6 +24,10 @@ from batchbridge.render.findings import kind_of, one_line, place_of, sizes_of, v
 from batchbridge.reports import Check, check
 
 
+NO_RULE = ""
+"""The code of what no rule says: the project's settings are wrong."""
+
+
 @dataclass(frozen=True)
 class TextRange:
     """A part of one line."""
@@ -109,7 +113,7 @@ class CheckedText:
     def problems(self) -> tuple[EditorProblem, ...]:
         """The findings, each at its first place in this text, else at its first line."""
         if self.found is None:
-            return (self._at_top(Finding("BB000", "error", "config", self.refused)),)
+            return (self._at_top(Finding(NO_RULE, "error", "config", self.refused)),)
         return tuple(map(self._problem, self.found.findings)) if self.is_run else ()
 
     def _at_top(self, finding: Finding) -> EditorProblem:

@@ -94,8 +94,8 @@ class ConfigurationServer:
             range=_range(document, problem.place),
             message=problem.message,
             severity=_SEVERITIES[problem.kind],
-            code=code,
-            code_description=types.CodeDescription(address.rule_page(code)) if address.are_set() else None,
+            code=code or None,
+            code_description=types.CodeDescription(address.rule_page(code)) if code and address.are_set() else None,
             source="batchbridge",
             related_information=beside or None,
         )
