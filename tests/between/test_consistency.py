@@ -83,18 +83,28 @@ def test_the_same_settings_as_words_and_as_what_hydra_keeps_are_one_run(framewor
         written = adapters()[framework].write(case.spec, case.version)
         words = shlex.split(written.text["hydra"], comments=True)
         overrides = [word for word in words[3:] if word.strip() and not word.startswith("--")]
+        flags = [word.partition("=")[2] for word in words if word.startswith("--config-name=")]
+        own = {"provider": "main", "schema": "pkg", "path": "verl.trainer.config"}
+        job = {"name": "main_ppo", "config_name": flags[0].removesuffix(".yaml") if flags else "ppo_trainer"}
         with folder() as place:
             kept = place / ".hydra"
             kept.mkdir()
             (kept / "overrides.yaml").write_text(yaml.safe_dump(overrides), encoding="utf-8")
+            told = {"hydra": {"job": job, "runtime": {"config_sources": [own]}}}
+            (kept / "hydra.yaml").write_text(yaml.safe_dump(told), encoding="utf-8")
             past = read(kept / "overrides.yaml", **said(case))
             (kept / "config.yaml").write_text(yaml.safe_dump(as_groups(written.values)), encoding="utf-8")
             composed = read(place, **said(case))
             log = place / "job.log"
             log.write_text(f"Error executing job with overrides: {overrides!r}\n", encoding="utf-8")
             pasted = read(log, **said(case))
+            script = place / "run.sh"
+            script.write_text(f"#!/bin/bash\n{written.text['hydra']}\n", encoding="utf-8")
+            started = read(script, **said(case))
+        assert started.spec == case.spec, started.findings
         assert composed.spec == case.spec, composed.findings
-        assert past.spec == pasted.spec == case.spec, past.findings
+        assert past.spec == case.spec, past.findings
+        assert flags or pasted.spec == case.spec, pasted.findings  # an error's line does not say the configuration
 
     law()
 
