@@ -23,7 +23,6 @@ from batchbridge.reading.read import UNKNOWN, read
 from batchbridge.render.findings import kind_of, one_line, place_of, sizes_of, value_span
 from batchbridge.reports import Check, check
 
-
 NO_RULE = ""
 """The code of what no rule says: the project's settings are wrong."""
 

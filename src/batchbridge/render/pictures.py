@@ -149,7 +149,7 @@ def _legend(
     where: Mapping[_Place, tuple[int, int]],
     widest: int,
 ) -> None:
-    """What a box and its colours stand for: the first steps and devices of what is drawn, as many as fit in rows."""
+    """The meaning of a box and its colours: the first steps and devices of what is drawn, as many as fit in rows."""
     drawn = {rollout.index for rollout in rollouts}
     of_steps = sorted({step for at, step in steps.items() if at[0] in drawn})
     of_devices = sorted({device for device, _ in where.values()})
