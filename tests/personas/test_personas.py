@@ -90,3 +90,18 @@ def test_a_folded_line_is_the_same_line() -> None:
     assert (
         wrong({"says": ["is not a multiple of num_generations"]}, 0, "is not a\n    multiple of num_generations") == []
     )
+
+
+@pytest.mark.by_hand  # nbclient and a kernel, which no session installs: pip install nbclient ipykernel
+def test_a_real_notebook_shows_every_result(tmp_path: Path) -> None:
+    client, form = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    program = PERSONAS["6_notebook"]["files"]["cells.py"]
+    results = re.findall(r'^    "\w+": (.+),$', program, re.MULTILINE)
+    assert len(results) == 7
+    sources = [program.partition("cells = {")[0], *results]
+    notebook = form.v4.new_notebook(cells=[form.v4.new_code_cell(source) for source in sources])
+    client.NotebookClient(notebook, timeout=60, kernel_name="python3").execute(cwd=str(tmp_path))
+    for cell in notebook.cells[1:]:
+        (output,) = cell.outputs
+        assert output["data"]["text/html"].startswith('<div class="batchbridge">'), cell.source
+        assert output["data"]["text/plain"], cell.source
