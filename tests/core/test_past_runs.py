@@ -160,10 +160,11 @@ def test_overrides_alone_are_those_of_the_program_that_the_folder_names(
     [
         (['  File "/there/verl/trainer/main_ppo.py", line 42, in main'], "valid"),
         (
-            ['  File "/a/runpy.py", line 1, in _run', '  File "/x/verl/trainer/main_ppo.py", line 2, in f'],
+            ['  File "/a/runpy.py", line 1, in _run', '  File "/x/verl/trainer/main_ppo.py", line 2, in main'],
             "valid",
         ),
         (['  File "/there/recipe/dapo/main_dapo.py", line 42, in main'], "undecided"),
+        (['  File "/there/verl/workers/fsdp_workers.py", line 1, in __init__'], "undecided"),
         ([], "undecided"),
     ],
 )

@@ -199,7 +199,7 @@ def _overrides(lines: _Lines, path: Path | None) -> Iterator[Source]:
             yield of_overrides(words, numbers, path, KINDS["overrides"], _program_of_traceback(lines, start))
 
 
-_FRAME = re.compile(r'\s*File "([^"\n]+\.py)", line \d+, in ')
+_FRAME = re.compile(r'\s*File "([^"\n]+\.py)", line \d+, in (?:main\b|<module>)')
 _NOT_THEIRS = re.compile(r"(?:^|/)(?:runpy\.py$|hydra/)")
 """Files of frames above the user's own, which Hydra prints where it was asked for the whole error."""
 _TRACED = 40
@@ -207,7 +207,7 @@ _TRACED = 40
 
 
 def _program_of_traceback(lines: _Lines, start: int) -> str | None:
-    """The program whose function Hydra called: the first of the user's own frames in the traceback that follows.
+    """The program whose function `main` Hydra called, by its frame in the traceback that follows; a worker's has none.
     Source: hydra-core 1.3.2 utils.run_and_report."""
     for place in list(itertools.islice(lines.from_line(start), _TRACED)):
         if (found := _FRAME.match(lines.texts[place])) and not _NOT_THEIRS.search(found[1]):
