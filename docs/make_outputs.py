@@ -151,6 +151,9 @@ class Reader:
                 program.chmod(0o755)
             environment = {
                 **os.environ,
+                **dict.fromkeys(
+                    ("LC_ALL", "LC_MESSAGES", "LANG"), "C.UTF-8"
+                ),  # outputs are English, whoever writes them
                 "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
                 "PYTHONPATH": os.pathsep.join(self.paths),
                 "PYTHONDONTWRITEBYTECODE": "1",

@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Texts follow the language of the person: what tests compare is English, whoever runs them.
+for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+    if os.environ.get(name, "").startswith("zh"):
+        os.environ[name] = "C.UTF-8"
+
 # No deadline: pauses of a shared machine are not defects. In CI the same examples every time: a red run is a change.
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

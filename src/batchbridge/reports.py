@@ -126,12 +126,15 @@ class Check:
 
         return HeadlineFacts(self.judged, self.devices, self.example, self.nowhere, self.refused, self.beside_open)
 
-    def text(self, table: TableRenderer | None = None, *, verbose: bool = False) -> str:
-        """The text for a person. table: draws tables, by default plain ones; verbose: as `batchbridge check -v`."""
+    def text(self, table: TableRenderer | None = None, *, verbose: bool = False, lang: str | None = None) -> str:
+        """The text for a person. table: draws tables, by default plain ones; verbose: as `batchbridge check -v`; lang:
+        "en", "zh", or None, as the environment says (LC_ALL, LC_MESSAGES, LANG)."""
         from batchbridge.render import text
+        from batchbridge.render.words import spoken
 
         told = (self.name, self.counted, table or text.plain_table, self.ways_out, self.enforcement)
-        return text.check(*told, verbose=verbose, beside=self._beside)
+        with spoken(lang):
+            return text.check(*told, verbose=verbose, beside=self._beside)
 
     def __str__(self) -> str:
         return self.text()
@@ -159,12 +162,15 @@ class Explanation(Check):
         picture = "".join(map(str.strip, lines))  # one line, as every fragment is
         return self.reading._repr_html_() + (f'<div class="batchbridge">{picture}</div>' if picture else "")
 
-    def text(self, table: TableRenderer | None = None, *, verbose: bool = False) -> str:
-        """The text for a person. table: draws tables, by default plain ones; verbose: as `batchbridge explain -v`."""
+    def text(self, table: TableRenderer | None = None, *, verbose: bool = False, lang: str | None = None) -> str:
+        """The text for a person. table: draws tables, by default plain ones; verbose: as `batchbridge explain -v`;
+        lang: "en", "zh", or None, as the environment says (LC_ALL, LC_MESSAGES, LANG)."""
         from batchbridge.render import text
+        from batchbridge.render.words import spoken
 
         told = (self.name, self.reading, table or text.plain_table, self.ways_out, self.enforcement)
-        return text.explain(*told, verbose=verbose, beside=self._beside)
+        with spoken(lang):
+            return text.explain(*told, verbose=verbose, beside=self._beside)
 
 
 def explain(

@@ -22,7 +22,7 @@ def judged_trainer(trainer: Any) -> str:
         said = "; ".join(reasons) or "no installed adapter knows it"
         return json.dumps({"text": f"{name}: UNDECIDED\n  {said}", "code": UNDECIDED})
     found = explain(trainer, name=name)
-    return json.dumps({"text": found.text(), "code": EXIT_CODES[found.verdict]})
+    return json.dumps({"text": found.text(lang="en"), "code": EXIT_CODES[found.verdict]})
 
 
 def told_by_receipts(receipts: list[str]) -> tuple[str, int]:

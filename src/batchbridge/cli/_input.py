@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ import click
 
 from batchbridge.cli._project import ProjectSettings, project
 from batchbridge.cli.main import tip
+from batchbridge.render.words import LANGUAGES, language_of
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading, Source
@@ -110,6 +112,28 @@ def reading_options(function: _F) -> _F:
 
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Show notes, whole values and sources, and what `run` and `wrap` refuse."
+)
+
+
+def _language(context: click.Context, option: click.Parameter, said: str | None) -> str:
+    """The language of a command's text: English where standard output cannot print Chinese."""
+    language = said or language_of(os.environ)
+    if language == "zh":
+        try:
+            VERDICT.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:
+            return "en"
+    return language
+
+
+VERDICT = "\u6709\u6548"
+"""A word of Chinese texts: "valid"."""
+
+language_option = click.option(
+    "--lang",
+    type=click.Choice(LANGUAGES),
+    callback=_language,
+    help="Language of the text: English or Chinese; default: as LC_ALL, LC_MESSAGES or LANG say.",
 )
 
 

@@ -7,24 +7,33 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import TextIO
 
 import click
 
 from batchbridge.render.text import TableRenderer, plain_table
+from batchbridge.render.words import cells, folded, language, listed, say, spoken
 
 INDENT = 4
 """Most blanks that stand before the lines of a table."""
 HANGING = 2
 """Blanks by which the rest of a folded line stands further in than its beginning."""
 _COLOURS = {"error": "31", "invalid": "31", "undecided": "33", "not read": "33", "warning": "33", "valid": "32"}
-_COLOURED = re.compile(
-    r"^(?:(?P<indent> {0,2})(?P<kind>error|undecided|warning)(?= (?::|\S+:\d+ | ))"
-    r"|(?P<name>\S.*  )(?P<verdict>VALID|INVALID|UNDECIDED|NOT READ)(?=  ))",
-    re.MULTILINE,
-)
-"""The severity of a finding, and the verdict of `batchbridge.render.text.summary`."""
+
+
+@cache
+def _coloured_words(language: str) -> tuple[re.Pattern[str], Mapping[str, str]]:
+    """(the severity of a finding, and the verdict of `batchbridge.render.text.summary`; the colour of each word)."""
+    with spoken(language):
+        kinds = {say(kind): _COLOURS[kind] for kind in ("error", "undecided", "warning")}
+        verdicts = {say(one.upper()): _COLOURS[one] for one in ("valid", "invalid", "undecided", "not read")}
+    pattern = (
+        rf"^(?:(?P<indent> {{0,2}})(?P<kind>{'|'.join(kinds)})(?= (?::|\S+:\d+ | ))"
+        rf"|(?P<name>\S.*  )(?P<verdict>{'|'.join(verdicts)})(?=  ))"
+    )
+    return re.compile(pattern, re.MULTILINE), {**kinds, **verdicts}
 
 
 def show(text: str, *, err: bool = False) -> None:
@@ -38,8 +47,8 @@ def show(text: str, *, err: bool = False) -> None:
         from batchbridge.render.lanes_in_text import ASCII
 
         text = text.translate(ASCII)
-    folded = "\n".join(_folded(text, _width())) if _is_terminal(stream) else text
-    click.echo(folded if err else coloured(folded), err=err)
+    shown = "\n".join(_folded(text, _width())) if _is_terminal(stream) else text
+    click.echo(shown if err else coloured(shown), err=err)
 
 
 def _width() -> int:
@@ -49,17 +58,12 @@ def _width() -> int:
 
 def _folded(text: str, width: int) -> Iterator[str]:
     """The lines of `text`, those that are longer than `width` columns folded at blanks; words stay whole."""
-    import textwrap
-
     for line in text.split("\n"):
-        if len(line) <= width:
+        if cells(line) <= width:
             yield line
             continue
         first = len(line) - len(line.lstrip(" "))
-        rest = " " * (first + HANGING)
-        yield from textwrap.wrap(
-            line, width, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-        ) or [""]
+        yield from folded(line, width, " " * (first + HANGING))
 
 
 def table_for_stdout() -> TableRenderer:
@@ -68,7 +72,7 @@ def table_for_stdout() -> TableRenderer:
 
 
 def _table_on_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    widths = [max(map(cells, column)) for column in zip(headers, *rows, strict=True)]
     if sum(widths) + GAP * (len(widths) - 1) + INDENT <= _width():
         return _rich_table(headers, rows)
     return "\n".join(line for row in rows for line in _record(headers, row))
@@ -83,7 +87,7 @@ def _record(headers: Sequence[str], row: Sequence[str]) -> Iterator[str]:
     yield row[0]
     said = [f"{name} {cell}" for name, cell in zip(headers[1:], row[1:], strict=True) if cell]
     if said:
-        yield f"  {', '.join(said)}"
+        yield f"  {listed(said)}"
 
 
 def coloured(text: str) -> str:
@@ -93,13 +97,13 @@ def coloured(text: str) -> str:
     """
     if not _is_terminal() or os.environ.get("NO_COLOR"):
         return text
-    return _COLOURED.sub(
-        lambda found: _colour(found["indent"] or found["name"] or "", found["kind"] or found["verdict"]), text
-    )
+    pattern, colours = _coloured_words(language())
 
+    def colour(found: re.Match[str]) -> str:
+        before, word = found["indent"] or found["name"] or "", found["kind"] or found["verdict"]
+        return f"{before}\x1b[{colours[word]}m{word}\x1b[0m"
 
-def _colour(before: str, word: str) -> str:
-    return f"{before}\x1b[{_COLOURS[word.lower()]}m{word}\x1b[0m"
+    return pattern.sub(colour, text)
 
 
 def _is_terminal(stream: TextIO | None = None) -> bool:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchbridge.cli import _folder
-from batchbridge.cli._input import InputCommand, asked_for, input_options, verbose_option
+from batchbridge.cli._input import InputCommand, asked_for, input_options, language_option, verbose_option
 from batchbridge.cli._project import FAIL_ON, project
 from batchbridge.cli._selection import FindingSelection, exit_code
 from batchbridge.cli._tables import show, table_for_stdout
 from batchbridge.cli.main import FINE, INVALID
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING
+from batchbridge.render.words import say, spoken
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
@@ -60,6 +61,7 @@ class _CheckCommand(InputCommand):
 @click.option("--native", is_flag=True, help="Ask the installed framework's own constructor too, in a child process.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
 @click.option("--watch", is_flag=True, help="Check again whenever a FILE changes, until Ctrl-C.")
+@language_option
 def command(
     as_json: bool,
     verbose: bool,
@@ -74,6 +76,7 @@ def command(
     native: bool,
     diff: bool,
     watch: bool,
+    lang: str,
     more: tuple[str, ...],
     **source: Any,
 ) -> int:
@@ -143,13 +146,15 @@ def command(
     elif lines is not None and form == "text":
         said = "\n".join(_folder.told(lines))
     else:
-        said = _shown(reports, form, verbose)
+        said = _shown(reports, form, verbose, lang)
         if (several or code == FINE) and (left := _folder.open_ones(opened)):
             said = _marked(said, left, form)
         if form == "text" and not native and any(_has_constructor(found.reading) for found in reports):
-            said = f"{said}\n{_NOT_ASKED}"
+            with spoken(lang):
+                said = f"{said}\n{say(_NOT_ASKED)}"
     if said and not diff:
-        (show if form == "text" else click.echo)(said)
+        with spoken(lang):
+            (show if form == "text" else click.echo)(said)
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
     return code
@@ -256,10 +261,10 @@ def _marked(said: str, left: str, form: str) -> str:
     return said
 
 
-def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:
+def _shown(reports: Sequence[Check], form: str, verbose: bool, lang: str) -> str:
     """The reports in one of `FORMATS` but JSON; as text one after the other."""
     if form != "text":
         from batchbridge.render import formats
 
         return formats.FORMATS[form](reports)
-    return "\n\n".join(found.text(table_for_stdout(), verbose=verbose) for found in reports)
+    return "\n\n".join(found.text(table_for_stdout(), verbose=verbose, lang=lang) for found in reports)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import InputCommand, input_options, named_framework, reading_from
+from batchbridge.cli._input import InputCommand, input_options, language_option, named_framework, reading_from
 from batchbridge.cli._output import keep, overwrite_option, writing
 from batchbridge.cli.main import EXIT_CODES, FINE, INVALID, NOT_EQUIVALENT
+from batchbridge.render.words import say, spoken
 
 if TYPE_CHECKING:
     from batchbridge import Adapter, Reading
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option("--strict", is_flag=True, help="Also refuse differences that act only in rare steps.")
 @click.option("-v", "--verbose", is_flag=True, help="List every field and setting, including exact ones.")
+@language_option
 def command(
     as_json: bool,
     to: str,
@@ -49,6 +51,7 @@ def command(
     allow_lossy: bool,
     strict: bool,
     verbose: bool,
+    lang: str,
     **source: Any,
 ) -> int:
     """Write a configuration in another framework's form, and say what became of every field.
@@ -106,9 +109,10 @@ def command(
             source=None if source["file"] in (None, "-") else _again(source, reading),
             verbose=verbose,
         )
-        account = between.conversion(name, found, how)
-        if edited is not None:
-            account = f"{account}\n\n{between.edits(edited, _done(edited, text, output, dry_run))}"
+        with spoken(lang):
+            account = between.conversion(name, found, how)
+            if edited is not None:
+                account = f"{account}\n\n{between.edits(edited, _done(edited, text, output, dry_run))}"
         aside = target is None and not dry_run  # `convert ... > FILE` holds the configuration, or nothing
         if (sys.stderr if aside else sys.stdout).isatty():
             from batchbridge.cli._tables import show
@@ -185,12 +189,12 @@ def _edited(into: Path, found: Conversion, form: str | None) -> EditedFile:
 def _done(edited: EditedFile, text: str | None, output: Path | None, dry_run: bool) -> str:
     """The sentence on what happens to the edited file, for a person."""
     if text is None or edited.problems:
-        return "nothing was written"
+        return say("nothing was written")
     if dry_run:
-        return "nothing was written (--dry-run)"
+        return say("nothing was written (--dry-run)")
     if output is not None:
-        return f"written to {output}; {edited.path} stays as it is"
-    return f"{edited.path} was edited" if edited.changes else f"{edited.path} stays as it is"
+        return say("written to {file}", file=output) + say("; {file} stays as it is", file=edited.path)
+    return say("{file} was edited" if edited.changes else "{file} stays as it is", file=edited.path)
 
 
 def _write(text: str, target: Path, edited: EditedFile | None) -> None:

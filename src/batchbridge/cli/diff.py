@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import SIZE, asked_for
+from batchbridge.cli._input import SIZE, asked_for, language_option
 from batchbridge.cli._output import html_option, write_page
 from batchbridge.cli._tables import show
 from batchbridge.cli.main import EXIT_CODES
+from batchbridge.render.words import spoken
 
 
 @click.command("diff", short_help="Say how two configurations differ in meaning.")
@@ -38,6 +39,7 @@ from batchbridge.cli.main import EXIT_CODES
 @click.option("--command-b", type=SIZE, metavar="NUMBER", help="Number of the command in launch script B, from 1.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @html_option
+@language_option
 def command(
     a: str,
     b: str | None,
@@ -45,6 +47,7 @@ def command(
     env: tuple[str, ...],
     as_json: bool,
     html_file: str | None,
+    lang: str,
     **sides: Any,
 ) -> int:
     """Say how configurations A and B differ in meaning, the largest effect first.
@@ -86,5 +89,6 @@ def command(
         return print_json([{**files, **found.to_dict()}], EXIT_CODES[found.verdict])
     from batchbridge.render import between
 
-    show(between.comparison(names, found))
+    with spoken(lang):
+        show(between.comparison(names, found))
     return EXIT_CODES[found.verdict]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from batchbridge.cli._input import CODE, asked_for, reading_options
+from batchbridge.cli._input import CODE, asked_for, language_option, reading_options
 from batchbridge.cli._tables import show
 from batchbridge.cli.main import FINE, UNDECIDED
+from batchbridge.render.words import listed, say, spoken
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
     "--config", metavar="FILE", help="The run's configuration or launch script, to find the line and the fix."
 )
 @reading_options
-def command(text: str | None, given: tuple[str, ...], config: str | None, as_json: bool, **source: Any) -> int:
+@language_option
+def command(
+    text: str | None,
+    given: tuple[str, ...],
+    config: str | None,
+    as_json: bool,
+    lang: str,
+    **source: Any,
+) -> int:
     """Say what an error text or traceback means: the rule, where it holds, and the nearest fixes.
 
     Reads FILE, the TEXT itself, or standard input: batchbridge doctor < error.txt. Most options are about the --config,
@@ -48,15 +57,19 @@ def command(text: str | None, given: tuple[str, ...], config: str | None, as_jso
     if found:
         from batchbridge.render import between
 
-        show(between.diagnoses(found, config, versioned=versioned))
-    else:
-        texts = (*known_texts(), *quoted_texts())
-        frameworks = ", ".join(dict.fromkeys(text.framework for text in texts))
-        click.echo(f"no known text was found; {len(texts)} are known, of {frameworks}.")
+        with spoken(lang):
+            show(between.diagnoses(found, config, versioned=versioned))
+        return FINE
+    texts = (*known_texts(), *quoted_texts())
+    with spoken(lang):
+        frameworks = listed(dict.fromkeys(text.framework for text in texts))
+        known = {"number": len(texts), "frameworks": frameworks}
+        click.echo(say("no known text was found; {number} are known, of {frameworks}.", **known))
         for likeness, near in nearest(said):
-            click.echo(f"  {likeness:.0%} like {near.name} ({near.framework}): {near.rule}")
-        click.echo("batchbridge check FILE says what is wrong with a configuration before it runs.")
-    return FINE if found else UNDECIDED
+            alike = {"share": f"{likeness:.0%}", "name": near.name, "framework": near.framework}
+            click.echo(say("  {share} like {name} ({framework}): {rule}", **alike, rule=near.rule))
+        click.echo(say("batchbridge check FILE says what is wrong with a configuration before it runs."))
+    return UNDECIDED
 
 
 def _said(text: str | None) -> tuple[str, int]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import InputCommand, devices, input_options, reading_from
+from batchbridge.cli._input import InputCommand, devices, input_options, language_option, reading_from
 from batchbridge.cli._output import keep, writing
 from batchbridge.cli._tables import show, table_for_stdout
 from batchbridge.cli.main import EXIT_CODES, FINE, INVALID
+from batchbridge.render.words import say, spoken
 
 if TYPE_CHECKING:
     from batchbridge.comparing.scale import Scaling
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--apply", "number", type=click.IntRange(min=1), metavar="N", help="Write choice N into FILE's text.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OTHER", help="File that --apply writes.")
 @click.option("--overwrite", is_flag=True, help="Replace OTHER if it exists; OTHER may be FILE.")
+@language_option
 def command(
     as_json: bool,
     present: int | None,
@@ -38,6 +40,7 @@ def command(
     world_size: int | None,
     nodes: int | None,
     gpus: int | None,
+    lang: str,
     **source: Any,
 ) -> int:
     """Find the nearest legal configurations on another number of devices (--world-size, or --nodes and --gpus).
@@ -61,16 +64,18 @@ def command(
     name, read, reading = reading_from(world_size=present, **source)
     found = scaled(read, reading, wanted, present=present, dataset_size=source["dataset_size"])
     if number is not None and output is not None and found.verdict not in ("invalid", "undecided"):
-        return _apply(found, number, output, as_json, source, read.env)
+        with spoken(lang):
+            return _apply(found, number, output, as_json, source, read.env)
     if as_json:
         from batchbridge.cli._json import print_json
 
         return print_json([{"file": name, **found.to_dict(), "applied": None}], EXIT_CODES[found.verdict])
     from batchbridge.render import between
 
-    show(between.scaling(name, found, table_for_stdout()))
-    if found.example_devices is not None:
-        click.echo("--from DEVICES says what FILE is written for")
+    with spoken(lang):
+        show(between.scaling(name, found, table_for_stdout()))
+        if found.example_devices is not None:
+            click.echo(say("--from DEVICES says what FILE is written for"))
     return EXIT_CODES[found.verdict]
 
 

@@ -23,6 +23,7 @@ from batchbridge.render.text import (
     who,
     wrapped,
 )
+from batchbridge.render.words import folded, listed, say
 
 if TYPE_CHECKING:
     from batchbridge.comparing.comparison import Comparison, Difference
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
     from batchbridge.comparing.scale import Choice, Scaling
     from batchbridge.contract.reading import Reading, Written
     from batchbridge.diagnosis import Diagnosis
+    from batchbridge.meaning.findings import Fix
 
 
 def comparison(names: tuple[str, str], found: Comparison) -> str:
     """A comparison: verdict, ranked differences with their reasons, and what is not a difference in meaning."""
     sides = list(zip("AB", names, (found.a, found.b), strict=True))
-    lines = [f"{side}  {one_line(name)}: {who(reading)}, {reading.verdict}" for side, name, reading in sides]
+    lines = [f"{side}  {one_line(name)}: {listed((who(one), say(one.verdict)))}" for side, name, one in sides]
     told: dict[str, list[str]] = {}  # what both sides say is one line
     for side, _, reading in sides:
         for line in (*_taken_for_granted(reading), *(_problems(reading) if reading.verdict != "valid" else ())):
@@ -44,20 +46,23 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     lines += [f"  {', '.join(who_says)} {line}" for line, who_says in told.items()]
     lines += ["", verdict(found)]
     if found.differences:
-        lines += ["", "Different settings" if found.missing else "Differences, the largest effect first"]
+        title = "Different settings" if found.missing else "Differences, the largest effect first"
+        lines += ["", say(title)]
         lines += [line for rank, one in enumerate(found.differences, 1) for line in _difference(f"{rank}", one)]
     if found.cannot_tell:
-        lines += ["", "Cannot tell", *(line for one in found.cannot_tell for line in _difference("?", one))]
+        lines += ["", say("Cannot tell"), *(line for one in found.cannot_tell for line in _difference("?", one))]
     same = ((f"{one.field}: {_values(one)}", f"   {one_line(one.reason)}") for one in found.no_difference)
-    lines += _listed("No difference in meaning", chain.from_iterable(same))
+    lines += _listed(say("No difference in meaning"), chain.from_iterable(same))
     numbers = (f"{name}: {number(a)} | {number(b)} {unit}" for name, unit, a, b in found.derived)
-    lines += _listed("Numbers that follow", numbers)
+    lines += _listed(say("Numbers that follow"), numbers)
     for side, keys in zip("AB", found.not_compared, strict=True):
         if keys:
-            lines += [f"settings outside the schema, not compared, {side}:"]
+            lines += [say("settings outside the schema, not compared, {side}:", side=side)]
             lines += [f"  {line}" for line in wrapped(keys)]
     for side, points in zip("AB", found.left_open, strict=True):
-        lines += [f"not fixed by the configuration, {side}: {one_line(point)}" for point in points]
+        lines += [
+            say("not fixed by the configuration, {side}: {text}", side=side, text=one_line(one)) for one in points
+        ]
     return clean("\n".join(lines))
 
 
@@ -83,18 +88,20 @@ def verdict(found: Comparison) -> str:
     different, left_open = len(found.differences), len(found.cannot_tell)
     what = "different setting" if found.missing else "difference"
     counts = [count(different, what)] if different else []
-    counts += [f"{count(left_open, 'field')} that one side leaves open"] if left_open else []
-    said = ", ".join(counts)
+    if left_open:
+        counts.append(say("{fields} that one side leaves open", fields=count(left_open, "field")))
+    said = listed(counts)
     if found.differences and all(difference.aspect == "outside" for difference in found.differences):
-        said = f"same batches, but not the same run: {said} outside the schema"
+        said = say("same batches, but not the same run: {differences} outside the schema", differences=said)
     if found.example_devices is not None:
-        said = f"{said or 'equivalent'} on {count(found.example_devices, 'device')}, for example"
-    return f"{found.verdict}{f': {said}' if said else ''}"
+        devices = count(found.example_devices, "device")
+        said = say("{said} on {devices}, for example", said=said or say("equivalent"), devices=devices)
+    return say("{verdict}: {said}", verdict=say(found.verdict), said=said) if said else say(found.verdict)
 
 
 def _difference(rank: str, difference: Difference) -> Iterator[str]:
     yield f"{rank:>3}  {difference.aspect:<9}  {difference.subject}: {_values(difference)}"
-    yield f"       why: {one_line(difference.reason)}"
+    yield say("       why: {text}", text=one_line(difference.reason))
     for side, origin in (("A", difference.from_a), ("B", difference.from_b)):
         if origin:
             yield f"       {side}: {one_line(origin)}"
@@ -119,8 +126,8 @@ def _value(value: Any) -> str:
 def _problems(reading: Reading) -> Iterator[str]:
     """One line for each finding that makes a reading invalid or undecided, with its nearest fix."""
     for finding in reading.wrong:
-        fix = f"; fix: {finding.fixes[0].text}" if finding.fixes else ""
-        yield f"{finding.code} {kind_of(finding)}  {one_line(f'{finding.message}{fix}')}"
+        fix = say("; fix: {fix}", fix=finding.fixes[0].text) if finding.fixes else ""
+        yield f"{finding.code} {say(kind_of(finding))}  {one_line(f'{finding.message}{fix}')}"
 
 
 _STATUS_TITLES = {
@@ -154,8 +161,9 @@ def conversion(name: str, found: Conversion, how: ConversionUse | None = None) -
     """The account of a conversion: what a person has to do, every field that is not exact, what comes next."""
     how = how or ConversionUse(verbose=True)
     target = one_line(f"{found.framework} {found.framework_version or ''}".rstrip())
-    version = f" ({how.version})" if how.version else ""
-    lines = [f"{one_line(name)}: {who(found.source)} to {target}{version}: {found.verdict}"]
+    version = f" ({say(how.version)})" if how.version else ""
+    told = {"file": one_line(name), "source": who(found.source), "target": f"{target}{version}"}
+    lines = [say("{file}: {source} to {target}: {verdict}", **told, verdict=say(found.verdict))]
     lines += [f"  {line}" for line in _taken_for_granted(found.source)]
     if found.example_devices is not None:
         said = "lossy" if found.lossy else "complete"
@@ -169,16 +177,15 @@ def conversion(name: str, found: Conversion, how: ConversionUse | None = None) -
     for status, title in _STATUS_TITLES.items():
         fields = [field for field in found.fields if _group(field, found) == status]
         if status == "filled" and not how.verbose:
-            told = wrapped(f"{field.field} = {_value(field.target)}" for field in fields)
+            below = wrapped(f"{field.field} = {_value(field.target)}" for field in fields)
         else:
-            told = [line for field in fields for line in _field(field)]
+            below = [line for field in fields for line in _field(field)]
         if status not in _WITH_VERBOSE or how.verbose:
-            lines += _listed(title.format(framework=found.framework), told)
+            lines += _listed(say(title, framework=found.framework), below)
     if found.written is None:
-        lines += _listed(
-            f"{one_line(found.framework)} cannot express it", (one_line(one.reason) for one in found.refused)
-        )
-    title = f"What {target} does on its own with the result (wrap repairs it where it may)"
+        title = say("{framework} cannot express it", framework=one_line(found.framework))
+        lines += _listed(title, (one_line(one.reason) for one in found.refused))
+    title = say("What {framework} does on its own with the result (wrap repairs it where it may)", framework=target)
     lines += _listed(title, map(one_line, found.natively))
     lines += _all_fields(found) if how.verbose else _counts(found)
     lines += _next(name, found, how)
@@ -192,33 +199,39 @@ def _group(field: FieldReport, found: Conversion) -> str:
 def _to_do(found: Conversion, how: ConversionUse) -> Iterator[str]:
     """The tasks of a person, in the order in which they are done."""
     if found.verdict in ("invalid", "undecided"):
-        which = "the source" if found.source.verdict == found.verdict else "the result"
-        yield f"  nothing was written: {which} is {found.verdict}"
+        of_source = found.source.verdict == found.verdict
+        sentence = "  nothing was written: the source is {verdict}"
+        yield say(
+            sentence if of_source else "  nothing was written: the result is {verdict}", verdict=say(found.verdict)
+        )
         return
     if found.written is None:
         return
     if how.refused:
         many = count(len(found.lost), "field")
-        yield f"  nothing was written: {many} would mean something else, see below; --allow-lossy accepts that"
+        sentence = "  nothing was written: {fields} would mean something else, see below; --allow-lossy accepts that"
+        yield say(sentence, fields=many)
         return
     steps = []
     if found.lost:
-        steps.append(f"look at what is lost ({count(len(found.lost), 'field')}, below)")
+        steps.append(say("look at what is lost ({fields}, below)", fields=count(len(found.lost), "field")))
     names = [report.variable for report in found.variables]
     command = how.form not in FILES
     if names:
         shown = ", ".join(names if command else (f"<{name}>" for name in names))
-        steps.append(f"fill in {shown}:")
+        steps.append(say("fill in {variables}:", variables=shown))
         steps += [f"     {report.variable:<{max(map(len, names))}}  {in_words(report)}" for report in found.variables]
     if command:
         given = " ".join(f"{name}=..." for name in names)
-        steps.append(f"start it with: {given + ' ' if given else ''}bash {quote(how.file or 'FILE')}")
+        command_line = f"{given + ' ' if given else ''}bash {quote(how.file or 'FILE')}"
+        steps.append(say("start it with: {command}", command=command_line))
     elif how.file is not None and names:
-        steps.append(f"write them into {one_line(how.file)}; its first lines say how it is started")
+        steps.append(say("write them into {file}; its first lines say how it is started", file=one_line(how.file)))
     unsaid = [report for report in found.outside if report.matters and report.value is not None]
     if unsaid:
         keys = ", ".join(f"{one_line(report.keys[0])} = {plain_text(report.value)}" for report in unsaid)
-        steps.append(f"look at these settings, for which {one_line(found.framework)} has none that fits: {keys}")
+        sentence = "look at these settings, for which {framework} has none that fits: {settings}"
+        steps.append(say(sentence, framework=one_line(found.framework), settings=keys))
     number = 0
     for step in steps:
         number += not step.startswith("     ")
@@ -226,35 +239,33 @@ def _to_do(found: Conversion, how: ConversionUse) -> Iterator[str]:
 
 
 def _hanging(text: str) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, 118, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
+    return [*folded(text, 118, " " * 7)]
 
 
 def _all_fields(found: Conversion) -> Iterator[str]:
     """The lists of -v: exact fields, settings outside the schema that were written, and those that were not."""
     exact = [field for field in found.fields if field.status == "exact" and field.target not in (None, ())]
-    yield from _listed("Exact", wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
+    yield from _listed(say("Exact"), wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
     mapped = [report for report in found.outside if report.status == "mapped"]
     written = (f"{one_line(one.keys[0])} -> {one_line(one.target_key)} = {plain_text(one.target)}" for one in mapped)
-    yield from _listed("Carried over: settings outside the schema", written)
+    yield from _listed(say("Carried over: settings outside the schema"), written)
     if found.left_behind and found.written is not None:
         items = (one_line(f"{key} = {plain_text(value)}") for key, value in found.left_behind.items())
-        yield from _listed("Left behind: nothing was made of these keys", wrapped(items))
+        yield from _listed(say("Left behind: nothing was made of these keys"), wrapped(items))
 
 
 def _counts(found: Conversion) -> Iterator[str]:
     idle = sum(report.status == "left" and not report.matters for report in found.outside)
     said = [
-        (sum(field.status == "exact" for field in found.fields), "exact"),
-        (sum(field.status == "equivalent" for field in found.fields), "the same in other words"),
-        (sum(report.status == "mapped" for report in found.outside), "carried over from outside the schema"),
-        (idle, "left behind, without effect on what is trained"),
+        (sum(field.status == "exact" for field in found.fields), "{number} exact"),
+        (sum(field.status == "equivalent" for field in found.fields), "{number} the same in other words"),
+        (sum(report.status == "mapped" for report in found.outside), "{number} carried over from outside the schema"),
+        (idle, "{number} left behind, without effect on what is trained"),
     ]
-    shown = [f"{many} {text}" for many, text in said if many]
+    shown = [say(text, number=many) for many, text in said if many]
     if shown and found.written is not None:
         yield ""
-        yield from _hanging(f"Settings (-v lists them): {', '.join(shown)}")
+        yield from _hanging(say("Settings (-v lists them): {counts}", counts=listed(shown)))
 
 
 def _next(name: str, found: Conversion, how: ConversionUse) -> Iterator[str]:
@@ -267,7 +278,7 @@ def _next(name: str, found: Conversion, how: ConversionUse) -> Iterator[str]:
     world = found.back.spec.topology.world_size
     said = _says_its_devices(found.written, found.back)
     devices = [] if said else ["--world-size", str(world)]
-    yield from ("", "Next")
+    yield from ("", say("Next"))
     yield f"  batchbridge check {' '.join([file, *framework, '--framework-version', version, *devices])}"
     if how.source is not None:
         b = [*(["--framework-b", found.framework] if framework else ()), "--version-b", version]
@@ -286,33 +297,41 @@ def _says_its_devices(written: Written, back: Reading) -> bool:
 def edits(found: EditedFile, done: str) -> str:
     """The changes in an edited file, key by key, and what was done with it."""
     if found.problems:
-        return clean("\n".join(_listed(f"{one_line(found.path)} is not edited", map(one_line, found.problems))[1:]))
-    lines = [f"{one_line(done)}: {count(len(found.changes), 'key')} changed, {found.kept} kept"]
+        return clean(
+            "\n".join(
+                _listed(say("{file} is not edited", file=one_line(found.path)), map(one_line, found.problems))[1:]
+            )
+        )
+    changed = {"keys": count(len(found.changes), "key"), "number": found.kept}
+    lines = [say("{done}: {keys} changed, {number} kept", done=one_line(done), **changed)]
     lines += [f"  {line}" for change in found.changes for line in _change(change)]
-    lines += _listed("The file's own settings stand against the conversion in", map(one_line, found.against))
+    lines += _listed(say("The file's own settings stand against the conversion in"), map(one_line, found.against))
     return clean("\n".join(lines))
 
 
 def applied(name: str, output: str, found: Scaling, number: int, changes: Sequence[KeyChange]) -> str:
     """The changes of a choice of `scale` in a file, and the commands that come next."""
     choice = found.choices[number - 1]
-    where = f"written to {one_line(output)}" + ("" if output == name else f"; {one_line(name)} stays as it is")
-    many = count(len(changes), "setting")
-    lines = [f"{number}, {choice.title}, {count(choice.spec.topology.world_size, 'device')}: {where}; {many} changed"]
+    where = say("written to {file}", file=one_line(output))
+    if output != name:
+        where += say("; {file} stays as it is", file=one_line(name))
+    which = listed((str(number), say(choice.title), count(choice.spec.topology.world_size, "device")))
+    settings = count(len(changes), "setting")
+    lines = [say("{choice}: {where}; {settings} changed", choice=which, where=where, settings=settings)]
     lines += [f"  {line}" for change in changes for line in _change(change)]
-    lines += [line for line in _choice(number, choice) if line.startswith("   not kept")]
+    lines += [line for line in _choice(number, choice) if line.startswith(say("   not kept"))]
     version = found.reading.framework_version
     told = ["--framework", found.reading.framework, *(["--framework-version", version] if version else ())]
     if not _says_its_devices(choice.written, choice.reading):
         told += ["--world-size", str(choice.spec.topology.world_size)]
-    return clean("\n".join([*lines, "", "Next", f"  batchbridge check {quote(output)} {' '.join(told)}"]))
+    return clean("\n".join([*lines, "", say("Next"), f"  batchbridge check {quote(output)} {' '.join(told)}"]))
 
 
 def _change(change: KeyChange) -> Iterator[str]:
     if change.action == "removed":
-        yield f"{change.key}: {_shown(change.old)} -> removed, {one_line(change.reason)}"
+        yield f"{change.key}: {_shown(change.old)} -> {listed((say('removed'), one_line(change.reason)))}"
     elif change.action == "added":
-        yield f"{change.key}: {_shown(change.new)} (new)"
+        yield f"{change.key}: {_shown(change.new)}{say(' (new)')}"
     else:
         yield f"{change.key}: {_shown(change.old)} -> {_shown(change.new)}"
 
@@ -323,7 +342,7 @@ def _shown(value: Any) -> str:
 
 def _field(field: FieldReport) -> Iterator[str]:
     unit = "" if field.unit in NO_UNITS else f" {field.unit}"
-    factor = "" if field.factor is None else f" (factor {field.factor:.4g})"
+    factor = "" if field.factor is None else say(" (factor {number})", number=f"{field.factor:.4g}")
     yield f"{field.field}: {_value(field.source)} -> {_value(field.target)}{unit}{factor}"
     if field.reason:
         yield f"   {one_line(field.reason)}"
@@ -335,7 +354,7 @@ def diagnoses(found: Sequence[Diagnosis], config: str | None = None, *, versione
     return clean("\n\n".join("\n".join([*_diagnosis(one), *_in_config(one, config, versioned)]) for one in found))
 
 
-_IS_IT = "; is it the run's framework, version, devices?"
+_NO_RULE = "breaks no rule with this text; is it the run's framework, version, devices?"
 _FIRST = 3
 
 
@@ -349,68 +368,82 @@ def _without_the_rule(found: Diagnosis) -> Iterator[str]:
         return
     broken = [one for one in reading.findings if one.severity == "error"]
     if not broken:
-        yield f"breaks no rule with this text{'' if found.differs else _IS_IT}"
+        yield say("breaks no rule with this text" if found.differs else _NO_RULE)
     for finding in broken[:_FIRST]:
-        yield f"breaks no rule with this text, but {finding.code}  {one_line(finding.message)}"
+        broken_rule = f"{finding.code}  {one_line(finding.message)}"
+        yield say("breaks no rule with this text, but {finding}", finding=broken_rule)
 
 
 def _in_config(found: Diagnosis, config: str | None, versioned: bool) -> Iterator[str]:
     if found.reading is None:
         return
-    name, framework = one_line(config or "the configuration in the text"), found.reading.framework
+    name, framework = one_line(config or say("the configuration in the text")), found.reading.framework
     yield from (f"  {one_line(one.message)}" for one in found.reading.findings if one.code == "BB024")
     if not versioned and found.findings:
-        yield f"  no version of {framework} was named: one that says this is taken; --framework-version names yours"
+        sentence = "  no version of {framework} was named: one that says this is taken; --framework-version names yours"
+        yield say(sentence, framework=framework)
     if not found.reading.native:
-        yield from (f"  {name} is not read: {line}" for line in _problems(found.reading))
+        yield from (say("  {file} is not read: {problem}", file=name, problem=one) for one in _problems(found.reading))
     yield from (f"  {one_line(sentence)}" for sentence in found.differs)
     if found.reading.native and not found.findings:
-        read_as = who(found.reading) if versioned else f"{framework} of every known version"
-        yield from (f"  {name}, as {read_as}: {line}" for line in _without_the_rule(found))
+        every = say("{framework} of every known version", framework=framework)
+        read_as = who(found.reading) if versioned else every
+        yield from (say(_AS, place=name, framework=read_as, said=line) for line in _without_the_rule(found))
     for finding in found.findings:
         places = [f"{one_line(where.file or name)}{f':{where.line}' if where.line else ''}" for where in finding.where]
         keys = ", ".join(dict.fromkeys(one_line(where.key) for where in finding.where if where.key))
         place = places[0] if places else name
-        yield f"  {place}, as {who(found.reading)}: {finding.code}  {one_line(finding.message)}"
-        yield f"    settings: {keys}"
+        said = f"{finding.code}  {one_line(finding.message)}"
+        yield say(_AS, place=place, framework=who(found.reading), said=said)
+        yield say("    settings: {keys}", keys=keys)
         if finding.fixes:
-            yield "    fix: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
+            yield f"  {_fixes(finding.fixes)}"
+
+
+_AS = "  {place}, as {framework}: {said}"
+
+
+def _fixes(fixes: Iterable[Fix]) -> str:
+    return say("  fix: {fixes}", fixes=say(", or ").join(one_line(fix.text) for fix in fixes))
 
 
 def _diagnosis(found: Diagnosis) -> Iterator[str]:
     text = found.text
-    yield f"{text.name}  {text.framework} ({text.versions}), line {found.line}"
-    yield f"  said: {one_line(found.said)}"
-    yield f"  rule: {text.rule}"
-    yield f"  means: {text.meaning}; noticed {PHASES[text.phase]}"
+    named = {"name": text.name, "framework": text.framework, "versions": text.versions, "line": found.line}
+    yield say("{name}  {framework} ({versions}), line {line}", **named)
+    yield say("  said: {text}", text=one_line(found.said))
+    yield say("  rule: {text}", text=text.rule)
+    yield say("  means: {text}; noticed {when}", text=text.meaning, when=say(PHASES[text.phase]))
     if found.fixes:
-        yield "  fix: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
+        yield _fixes(found.fixes)
     if found.codes:
-        yield f"  more: {', '.join(f'batchbridge rule {code}' for code in found.codes)}"
+        yield say("  more: {commands}", commands=listed(f"batchbridge rule {code}" for code in found.codes))
     for ask in found.asks:
-        yield f"  asks: {ask.question}? --with {ask.name}=NUMBER"
-    yield f"  source: {text.source}"
+        yield say("  asks: {question}? --with {name}=NUMBER", question=ask.question, name=ask.name)
+    yield say("  source: {text}", text=text.source)
 
 
 def scaling(name: str, found: Scaling, table: TableRenderer = plain_table) -> str:
     """The choices side by side, then what each one sets and what it cannot keep."""
     before = found.reading
-    lines = [f"{one_line(name)}: {who(before)} on {count(found.world_size, 'device')}: {found.verdict}"]
+    told = {"file": one_line(name), "framework": who(before), "devices": count(found.world_size, "device")}
+    lines = [say("{file}: {framework} on {devices}: {verdict}", **told, verdict=say(found.verdict))]
     lines += [f"  {line}" for line in _taken_for_granted(before)]
     if found.example_devices is not None:
         now = count(found.example_devices, "device")
-        lines.append(f"  nothing says the devices that it is written for; now: {now}, for example")
+        sentence = "  nothing says the devices that it is written for; now: {devices}, for example"
+        lines.append(say(sentence, devices=now))
     elif found.verdict in ("invalid", "undecided"):
         return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
     held = before.spec is None or found.world_size % before.spec.topology.replica_size == 0
     if found.problems and (not held or not found.choices):
         lines += [f"  {one_line(problem)}" for problem in found.problems]
     if not found.choices:
-        lines += [] if found.problems else ["  no legal configuration was found nearby"]
+        lines += [] if found.problems else [say("  no legal configuration was found nearby")]
         return clean("\n".join(lines))
-    headers = ["", "now", *(str(index) for index, _ in enumerate(found.choices, 1))]
+    headers = ["", say("now"), *(str(index) for index, _ in enumerate(found.choices, 1))]
     readings = [before, *(choice.reading for choice in found.choices)]
-    lines += ["", table(headers, [[label, *(_cell(one, name) for one in readings)] for label, name in _ROWS])]
+    lines += ["", table(headers, [[say(label), *(_cell(one, name) for one in readings)] for label, name in _ROWS])]
     for index, choice in enumerate(found.choices, 1):
         lines += ["", *_choice(index, choice)]
     return clean("\n".join(lines))
@@ -436,19 +469,23 @@ _ROWS = (
 
 
 def _choice(index: int, choice: Choice) -> Iterator[str]:
-    yield f"{index}  {choice.title}, {count(choice.spec.topology.world_size, 'device')}"
+    yield f"{index}  {listed((say(choice.title), count(choice.spec.topology.world_size, 'device')))}"
     changed = [
-        f"{key} {'removed' if new is None else f'= {one_line(new)}'} (was {one_line(old)})"
+        say(
+            "{key} (was {old})",
+            key=f"{key} {say('removed') if new is None else f'= {one_line(new)}'}",
+            old=one_line(old),
+        )
         for key, (old, new) in choice.settings.items()
     ]
-    yield f"   set: {', '.join(changed) or 'nothing'}"
+    yield say("   set: {settings}", settings=listed(changed) or say("nothing"))
     if not choice.lost:
-        yield "   keeps everything"
+        yield say("   keeps everything")
     for difference in choice.lost:
         if difference.field == "topology.world_size" and difference.reason:  # the devices are what was asked for
-            yield f"   not kept: token weights: {difference.reason}"
+            yield f"{say('   not kept')}: token weights: {difference.reason}"
         else:
-            yield f"   not kept: {difference.subject}: {_values(difference)}{_percent(difference)}"
+            yield f"{say('   not kept')}: {difference.subject}: {_values(difference)}{_percent(difference)}"
 
 
 def _percent(difference: Difference) -> str:

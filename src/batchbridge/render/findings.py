@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from batchbridge.meaning.findings import CONDITION, gravest_first
 from batchbridge.meaning.findings import KINDS as KINDS  # others have it from here
-from batchbridge.meaning.findings import counts as counted
 from batchbridge.meaning.findings import kind_of as kind_of  # others have it from here
+from batchbridge.render import words
+from batchbridge.render.words import listed, say
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
@@ -44,8 +45,12 @@ PHASES = {
 
 def counts(findings: Sequence[Finding], *, verbose: bool) -> str:
     """`1 error, 2 warnings, 5 notes (-v shows them)`; "no findings"."""
-    hidden = any(kind_of(finding) == "note" for finding in findings) and not verbose
-    return f"{counted(findings)}{' (-v shows them)' if hidden else ''}"
+    kinds = [kind_of(finding) for finding in findings]
+    numbers = [(kinds.count(kind), kind) for kind in KINDS]
+    plural = {"undecided": "undecided"}
+    said = listed(count(many, kind, plural.get(kind)) for many, kind in numbers if many) or say("no findings")
+    hidden = "note" in kinds and not verbose
+    return f"{said}{say(' (-v shows them)')}" if hidden else said
 
 
 def lines(
@@ -77,7 +82,8 @@ def lines(
             for place, finding in enumerate(alike[:most]):
                 yield from _compact(name, reading, finding, ways_of(finding), table, first=not place)
             if most < len(alike):
-                yield f"{kind}  {len(alike) - most} more of {code} (-v shows them)"
+                more = say("{number} more of {code} (-v shows them)", number=len(alike) - most, code=code)
+                yield f"{say(kind)}  {more}"
             if kind == "error":
                 yield from _titled(reading, code)
 
@@ -87,7 +93,8 @@ def _titled(reading: Reading, code: str) -> Iterator[str]:
     from batchbridge.contract import plugins
 
     if (found := plugins.title_of(code, reading.framework)) is not None:
-        yield f"  rule: {found.title} (batchbridge rule {code})"
+        title, line = words.title(found.title), "rule: {title} (batchbridge rule {code})"
+        yield f"  {line.format(title=found.title, code=code) if title is None else say(line, title=title, code=code)}"
 
 
 def _compact(
@@ -108,8 +115,9 @@ def _compact(
     elif finding.fixes:
         texts = [_short(finding, fix.text) for fix in finding.fixes[:FIXES]]
         more = len(finding.fixes) - len(texts)
-        writes = f" (--fix={ways[0].number})" if len(texts) == 1 and ways and _first(finding) is not None else ""
-        yield f"  fix: {', or '.join(texts)}{f', or {more} more (-v)' if more else ''}{writes}"
+        one = len(texts) == 1 and ways and _first(finding) is not None
+        texts += [say("{number} more (-v)", number=more)] if more else []
+        yield say("  fix: {fixes}", fixes=say(", or ").join(texts)) + (f" (--fix={ways[0].number})" if one else "")
 
 
 def _ways(finding: Finding, ways: Sequence[WayOut], more: int, table: TableRenderer) -> Iterator[str]:
@@ -127,11 +135,11 @@ def _ways(finding: Finding, ways: Sequence[WayOut], more: int, table: TableRende
         )
         for way in ways
     ]
-    headers = ("--fix", "way out", "devices", "completions", "prompts")[5 - len(rows[0]) :]
-    yield "  ways out, with the completions of an optimizer step and the prompts of a rollout:"
-    yield from (f"    {line}" for line in table(headers, rows).splitlines())
+    columns = ("--fix", "way out", "devices", "completions", "prompts")[5 - len(rows[0]) :]
+    yield say("  ways out, with the completions of an optimizer step and the prompts of a rollout:")
+    yield from (f"    {line}" for line in table([say(column) for column in columns], rows).splitlines())
     if more:
-        yield f"    {more} more (-v)"
+        yield f"    {say('{number} more (-v)', number=more)}"
 
 
 def sizes_of(way: WayOut) -> str:
@@ -185,20 +193,21 @@ def _whole(
         yield f"  {native}"
     shown = [way.fix for way in ways]
     if rest := [fix for fix in finding.fixes if fix not in shown]:
-        yield f"  fix: {', or '.join(one_line(fix.text) for fix in rest)}"
+        yield say("  fix: {fixes}", fixes=say(", or ").join(one_line(fix.text) for fix in rest))
     yield from _ways(finding, ways, 0, table)
     if finding.source is not None:
-        yield f"  source: {one_line(finding.source)}"
+        yield say("  source: {text}", text=one_line(finding.source))
 
 
 def _told(name: str, finding: Finding, places: Sequence[Where], message: str, *, cut: bool) -> Iterator[str]:
     """`warning :25  what is wrong    BB-VERL-042`, and below it the settings. cut: their values are."""
     place = place_of(name, _first(finding))
-    yield f"{kind_of(finding)}{f' {one_line(place)}' if place else ''}  {one_line(message)}    {finding.code}"
+    kind = say(kind_of(finding))
+    yield f"{kind}{f' {one_line(place)}' if place else ''}  {one_line(message)}    {finding.code}"
     if kind_of(finding) == "error":
         yield from _excerpt(_first(finding))
     if places:
-        yield f"  at: {', '.join(_key(name, finding, where, cut=cut) for where in places)}"
+        yield say("  at: {places}", places=listed(_key(name, finding, where, cut=cut) for where in places))
 
 
 def _native(reading: Reading, finding: Finding) -> str | None:
@@ -207,8 +216,9 @@ def _native(reading: Reading, finding: Finding) -> str | None:
         return None
     framework = one_line(reading.framework)
     if finding.phase == "never":
-        return f"{framework} never reports it: {one_line(finding.native)}"
-    return f"{framework} {PHASES[finding.phase]}: {one_line(finding.native)}"
+        return say("{framework} never reports it: {native}", framework=framework, native=one_line(finding.native))
+    when, native = say(PHASES[finding.phase]), one_line(finding.native)
+    return say("{framework} {when}: {native}", framework=framework, when=when, native=native)
 
 
 def _worth_a_word(reading: Reading, finding: Finding, where: Where) -> bool:
@@ -296,6 +306,7 @@ def number(value: int | float | None) -> str:
 
 def count(value: int | float | None, one: str, many: str | None = None) -> str:
     """`1 step`, `2.5 steps`, `an open number of steps`."""
+    noun = words.unit(value, one, many or one + "s")
     if value is None:
-        return f"an open number of {many or one + 's'}"
-    return f"{number(value)} {one if value == 1 else many or one + 's'}"
+        return say("an open number of {noun}", noun=noun)
+    return f"{number(value)} {noun}"

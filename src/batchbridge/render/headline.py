@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.render.findings import count, number, one_line
+from batchbridge.render.words import listed, say
 
 if TYPE_CHECKING:
     from batchbridge.comparing.beside_open import SizesBesideOpen
@@ -56,11 +57,17 @@ def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
 
 def _no_batches(reading: Reading, refused: tuple[str, ...]) -> Iterator[str]:
     """The line in the place of the sizes, where they would be defaults in the place of keys that were given."""
-    keys = ", ".join(refused[:4]) + (f" and {len(refused) - 4} more" if refused[4:] else "")
-    verb = "decides" if len(refused) == 1 else "decide"
-    yield one_line(
-        f"no sizes are shown: {keys}, which {verb} them, {reading.framework} {reading.framework_version} does not have"
-    )
+    sentence = "no sizes are shown: {keys}, which decide them, {framework} {version} does not have"
+    if len(refused) == 1:
+        sentence = "no sizes are shown: {keys}, which decides them, {framework} {version} does not have"
+    whose = {"framework": reading.framework, "version": reading.framework_version}
+    yield one_line(say(sentence, keys=_first(refused, 4), **whose))
+
+
+def _first(keys: Sequence[str], most: int) -> str:
+    """The first `most` of the keys, and how many more there are."""
+    shown = listed(keys[:most])
+    return say("{keys} and {number} more", keys=shown, number=len(keys) - most) if keys[most:] else shown
 
 
 def _torn(reading: Reading) -> bool:
@@ -86,22 +93,30 @@ def _batches(reading: Reading) -> Iterator[str]:
     rollout, step = reading.spec.rollout, reading.spec.optimizer_step
     group, steps = rollout.completions_per_prompt, reading.derived.get("optimizer_steps_per_rollout")
     if rollout.prompts_per_rollout is None:
-        said = f"prompts are streamed, {count(group, 'completion')} each"
+        said = say("prompts are streamed, {completions} each", completions=count(group, "completion"))
     else:
-        total = count(reading.spec.completions_per_rollout, "completion")
-        said = f"{count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
+        said = _rollout(rollout.prompts_per_rollout, group, reading.spec.completions_per_rollout)
     sizes = ((getattr(step, name), unit) for name, unit in _STEP_UNITS.items())
     size = next((count(value, unit) for value, unit in sizes if value is not None), None)
-    of = "" if size is None else f" of {size}"
+    of = "" if size is None else say(" of {size}", size=size)
     if steps is None:
-        yield f"{said}; optimizer steps{of}" if of else said
+        yield say("{rollout}; optimizer steps{of}", rollout=said, of=of) if of else said
     elif 0 < steps < 1 and step.step_may_span in ("none", "rollout"):
-        yield f"{said}, fewer than an optimizer step{of}, which takes no second rollout"
+        yield say("{rollout}, fewer than an optimizer step{of}, which takes no second rollout", rollout=said, of=of)
     elif 0 < steps < 1:
-        yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
+        rollouts = number(1 / steps)
+        yield say("{rollout}; an optimizer step{of} takes {number} rollouts", rollout=said, of=of, number=rollouts)
     else:
-        passes = f" in {count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
-        yield f"{said}; {count(steps, 'optimizer step')}{of}{passes}"
+        many, passes = count(steps, "optimizer step"), ""
+        if step.passes_per_rollout > 1:
+            passes = say(" in {passes}", passes=count(step.passes_per_rollout, "pass", "passes"))
+        yield say("{rollout}; {steps}{of}{passes}", rollout=said, steps=many, of=of, passes=passes)
+
+
+def _rollout(prompts: float, group: float, completions: float | None) -> str:
+    """`1,024 prompts x 5 = 5,120 completions per rollout`."""
+    made, total = count(prompts, "prompt"), count(completions, "completion")
+    return say("{prompts} x {group} = {total} per rollout", prompts=made, group=number(group), total=total)
 
 
 _STEP_UNITS = {
@@ -116,23 +131,27 @@ def _counted(sizes: CountedSizes | None) -> Iterator[str]:
     if sizes is None:
         return
     total = sizes.prompts * sizes.per_prompt
-    said = f"{count(sizes.prompts, 'prompt')} x {number(sizes.per_prompt)} = {count(total, 'completion')} per rollout"
+    said = _rollout(sizes.prompts, sizes.per_prompt, total)
     trained, step = sizes.trained, sizes.step
     if trained is not None and trained != total:
-        said += f", of which {number(trained)} are trained on"
+        said += say(", of which {number} are trained on", number=number(trained))
     if step is None:
-        yield f"{said}; what an optimizer step has is not decided"
-    elif trained is not None and step <= trained:
-        yield f"{said}; {count(-(-trained // step), 'optimizer step')} of {count(step, 'completion')}"
+        yield say("{rollout}; what an optimizer step has is not decided", rollout=said)
+        return
+    of = say(" of {size}", size=count(step, "completion"))
+    if trained is not None and step <= trained:
+        steps = count(-(-trained // step), "optimizer step")
+        yield say("{rollout}; {steps}{of}{passes}", rollout=said, steps=steps, of=of, passes="")
     else:
-        yield f"{said}; optimizer steps of {count(step, 'completion')}"
+        yield say("{rollout}; optimizer steps{of}", rollout=said, of=of)
 
 
 def _like(reading: Reading) -> Iterator[str]:
     """The release whose sizes those are, where the functions of the user's copy that decide them are others."""
     copy, condition = reading.copy, reading.condition
     if reading.loose and (reading.spec is not None or condition is not None):
-        yield one_line(f"so counted, and right if {', '.join(reading.loose[:2])} says nothing of them")
+        named = listed(reading.loose[:2])
+        yield one_line(say("so counted, and right if {files} says nothing of them", files=named))
     if copy is None or reading.spec is None or (condition is not None and condition.otherwise):
         return
     if changed := copy.changed(*SIZES_OF_COPIES):
@@ -160,8 +179,8 @@ def _condition(reading: Reading) -> Iterator[str]:
 def _nowhere(reading: Reading, keys: tuple[str, ...]) -> Iterator[str]:
     """The keys that no release declares, whatever the version does with them."""
     if keys:
-        said = ", ".join(keys[:6]) + (f" and {len(keys) - 6} more" if keys[6:] else "")
-        yield one_line(f"no release of {reading.framework} has {said}")
+        said = _first(keys, 6)
+        yield one_line(say("no release of {framework} has {keys}", framework=reading.framework, keys=said))
 
 
 def _devices(facts: HeadlineFacts) -> Iterator[str]:
@@ -169,11 +188,11 @@ def _devices(facts: HeadlineFacts) -> Iterator[str]:
     if facts.devices:
         from batchbridge.comparing.releases import MOST_DEVICES
 
-        sizes = "every number" if len(facts.devices) == MOST_DEVICES else one_line(facts.devices)
-        yield f"valid on {sizes} of 1 to {MOST_DEVICES} devices (say --world-size)"
+        sizes = say("every number") if len(facts.devices) == MOST_DEVICES else listed(map(str, facts.devices))
+        yield say("valid on {sizes} of 1 to {most} devices (say --world-size)", sizes=sizes, most=MOST_DEVICES)
     if facts.example is not None and facts.example.spec is not None:
         many = count(facts.example.spec.topology.world_size, "device")
-        yield from (f"for example on {many}: {line}" for line in _batches(facts.example))
+        yield from (say("for example on {devices}: {sizes}", devices=many, sizes=of) for of in _batches(facts.example))
 
 
 def releases(judged: ReleaseVerdicts | None, *, verbose: bool) -> Iterator[str]:
@@ -181,21 +200,36 @@ def releases(judged: ReleaseVerdicts | None, *, verbose: bool) -> Iterator[str]:
     if judged is None:
         return
     framework, spans = judged.reading.framework, judged.spans
-    why = judged.unnamed or "no version was named"
+    # The sentence about a commit or a pin has English words alone, and then so has the whole line.
+    said = str.format if judged.unnamed else say
+    why = judged.unnamed or say("no version was named")
     if len(spans) == 1:
-        yield f"{why}: the same under every known {framework}, {spans[0].name}"
+        yield said(
+            "{why}: the same under every known {framework}, {releases}",
+            why=why,
+            framework=framework,
+            releases=_span(spans[0], said),
+        )
         return
     alike = {span.verdict for span in spans}
-    told = "; ".join(f"{span.name} {span.verdict}{_codes(span)}" for span in spans)
+    told = said("; ").join(f"{_span(span, said)} {said(span.verdict)}{_codes(span)}" for span in spans)
     if len(alike) == 1:
-        every = f"{alike.pop()} under every known {framework}, {spans[0].first} to {spans[-1].last}"
-        told = f"{every}, for reasons or with numbers that differ"
+        ends = {"first": spans[0].first, "last": spans[-1].last, "verdict": said(alike.pop())}
+        every = said("{verdict} under every known {framework}, {first} to {last}", framework=framework, **ends)
+        told = said("{every}, for reasons or with numbers that differ", every=every)
     hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
     how = "the newest" if judged.verdict == "invalid" else hows.get(judged.reading.verdict, "the newest")
-    taken = f"{judged.reading.framework_version}, {how}, is shown"
-    yield one_line(f"{why}: {told}; {taken} (--framework-version names one{'' if verbose else ', -v says why'})")
+    version = judged.reading.framework_version
+    taken = said("{version}, {how}, is shown", version=version, how=said(how))
+    hint = said("--framework-version names one" if verbose else "--framework-version names one, -v says why")
+    yield one_line(said("{why}: {told}; {taken} ({hint})", why=why, told=told, taken=taken, hint=hint))
     if verbose:
         yield from map(one_line, judged.lines())
+
+
+def _span(span: ReleaseSpan, said: Callable[..., str]) -> str:
+    """The releases of a span: its name, in the words of `said`."""
+    return span.first if span.first == span.last else said("{first} to {last}", first=span.first, last=span.last)
 
 
 def _codes(span: ReleaseSpan) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from batchbridge.meaning.spec import Spec
 from batchbridge.render.findings import count, number
 from batchbridge.render.pictures import DEVICES, GAP, LINE, PALE, PALETTE, UNTRAINED, Picture
+from batchbridge.render.words import say
 
 WIDE, NARROW = 1080, 336
 """Pixels: for a page on a screen, and for one on a telephone."""
@@ -45,44 +46,52 @@ def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> Iterator[PlanLane]:
     rollout, step = spec.rollout, spec.optimizer_step
     prompts, group, size = rollout.prompts_per_rollout, rollout.completions_per_prompt, step.completions_per_step
     if prompts is None:
-        yield PlanLane("rollout", f"prompts are streamed, {_each(group)} each", 1, None, (UNTRAINED,))
+        streamed = say("prompts are streamed, {completions} each", completions=_each(group))
+        yield PlanLane(say("rollout"), streamed, 1, None, (UNTRAINED,))
     else:
-        made = f"{count(prompts, 'prompt')} x {number(group)} = {_each(prompts * group)}"
+        sizes = {"prompts": count(prompts, "prompt"), "group": number(group), "total": _each(prompts * group)}
+        made = say("{prompts} x {group} = {total}", **sizes)
         spanned = Fraction(size, prompts * group) if size and group else Fraction(0)
         if spanned > 1 and step.step_may_span in ("none", "rollout"):
-            yield PlanLane("rollout", made, prompts, group, (UNTRAINED,))
-            room = f"1 step, which has room for {number(size)} completions and trains on this rollout's"
-            yield PlanLane("optimizer steps", room, 1, prompts * group, PALETTE, zooms=False)
+            yield PlanLane(say("rollout"), made, prompts, group, (UNTRAINED,))
+            room = say(
+                "1 step, which has room for {number} completions and trains on this rollout's", number=number(size)
+            )
+            yield PlanLane(say("optimizer steps"), room, 1, prompts * group, PALETTE, zooms=False)
             return
         if spanned > step.passes_per_rollout > 0:
             rollouts = -(-spanned.numerator // (spanned.denominator * step.passes_per_rollout))
-            yield PlanLane("rollouts", f"{rollouts} for one step, {made}", rollouts, prompts * group, (UNTRAINED,))
+            for_one = say("{number} for one step, {rollout}", number=rollouts, rollout=made)
+            yield PlanLane(say("rollouts"), for_one, rollouts, prompts * group, (UNTRAINED,))
         else:
-            yield PlanLane("rollout", made, prompts, group, (UNTRAINED,))
+            yield PlanLane(say("rollout"), made, prompts, group, (UNTRAINED,))
     if size is None:
         return
     per_rollout = derived.get("optimizer_steps_per_rollout")
-    passes = f" in {step.passes_per_rollout} passes" if step.passes_per_rollout != 1 else ""
+    passes = ""
+    if step.passes_per_rollout != 1:
+        passes = say(" in {passes}", passes=count(step.passes_per_rollout, "pass", "passes"))
     steps = 1 if per_rollout is None or per_rollout < 1 else -int(-per_rollout // 1)
     said = count(steps if per_rollout is None or per_rollout < 1 else per_rollout, "step")
-    yield PlanLane("optimizer steps", f"{said}{passes}, {_each(size)} each", steps, size, PALETTE, zooms=False)
+    each_step = say("{steps}{passes}, {completions} each", steps=said, passes=passes, completions=_each(size))
+    yield PlanLane(say("optimizer steps"), each_step, steps, size, PALETTE, zooms=False)
     replicas, each = spec.topology.data_parallel_size, derived.get("completions_per_device_per_step")
     if replicas.denominator != 1 or each is None:
         return
     shared = spec.topology.world_size // replicas.numerator
-    on = (
-        f"{count(replicas.numerator, 'replica')} of {shared} devices" if shared > 1 else f"{number(replicas.numerator)}"
-    )
-    yield PlanLane("devices", f"{on}, {_each(each)} each in a step", replicas.numerator, each, DEVICES)
+    on = number(replicas.numerator)
+    if shared > 1:
+        on = say("{replicas} of {number} devices", replicas=count(replicas.numerator, "replica"), number=shared)
+    of_step = say("{devices}, {completions} each in a step", devices=on, completions=_each(each))
+    yield PlanLane(say("devices"), of_step, replicas.numerator, each, DEVICES)
     micro, turns = spec.micro_batch, derived.get("gradient_accumulation_steps")
     if micro.completions_per_device and turns is not None:
         boxes, size = max(-int(-turns // 1), 1), micro.completions_per_device
-        yield PlanLane(
-            "micro-batches", f"{number(boxes)} on a device, {_each(size)} each", boxes, size, (DEVICES[0], UNTRAINED)
-        )
+        on = say("{number} on a device, {completions} each", number=number(boxes), completions=_each(size))
+        yield PlanLane(say("micro-batches"), on, boxes, size, (DEVICES[0], UNTRAINED))
     elif micro.tokens_per_device:
-        budget = f"as many as {number(micro.tokens_per_device)} tokens hold"
-        yield PlanLane("micro-batches", budget, 1, None, DEVICES[:1])
+        budget = say("as many as {number} tokens hold", number=number(micro.tokens_per_device))
+        yield PlanLane(say("micro-batches"), budget, 1, None, DEVICES[:1])
 
 
 def lanes_picture(lanes: tuple[PlanLane, ...], width: int = WIDE, share: float = 1.0) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.meaning.spec import Spec
 from batchbridge.render.lanes import lanes_of
+from batchbridge.render.words import cells, padded
 
 if TYPE_CHECKING:
     from batchbridge.render.lanes import PlanLane
@@ -27,9 +28,9 @@ def bars(spec: Spec, derived: Mapping[str, Any]) -> Iterator[str]:
     lanes = list(lanes_of(spec, derived))
     if len(lanes) < 2:
         return
-    names = max(len(lane.name) for lane in lanes)
+    names = max(cells(lane.name) for lane in lanes)
     for lane, below in zip(lanes, [*lanes[1:], None], strict=True):
-        yield f"{lane.name.ljust(names)}  {_bar(lane, below)}  {lane.text}"
+        yield f"{padded(lane.name, names)}  {_bar(lane, below)}  {lane.text}"
 
 
 def _bar(lane: PlanLane, below: PlanLane | None) -> str:

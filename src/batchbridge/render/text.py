@@ -17,6 +17,7 @@ from batchbridge.render.findings import one_line as one_line  # others have it f
 from batchbridge.render.findings import paths_from_here, shortened, shown_path
 from batchbridge.render.headline import HeadlineFacts
 from batchbridge.render.secrets import without_secrets
+from batchbridge.render.words import cells, listed, padded, say
 
 if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
@@ -32,9 +33,9 @@ NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns, two spaces apart, no line ends in blanks."""
     lines = [list(headers), *map(list, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    widths = [max(cells(line[column]) for line in lines) for column in range(len(headers))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(padded(cell, width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
 
 
@@ -73,22 +74,22 @@ def explain(
     below = (*headline.lines(reading, beside, sizes=False, verbose=verbose), *followed, *versions)
     sections = [_section(summary(name, reading, verbose=verbose), below)]
     if reading.spec is not None and not beside.refused:
-        sections.append(_section("Meaning", meaning(reading)))
+        sections.append(_section(say("Meaning"), meaning(reading)))
         from batchbridge.render.lanes_in_text import bars
 
         if drawn := list(bars(reading.spec, reading.derived)):
             sections.append("\n".join(f"  {line}" for line in drawn))
-        said, title = _fields(name, reading, table, verbose), "Specification" if verbose else "What is set"
-        sections.append(_section(title, said))
+        title = say("Specification" if verbose else "What is set")
+        sections.append(_section(title, _fields(name, reading, table, verbose)))
         if verbose:
             rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
-            sections.append(_section("Derived", table(("number", "value"), rows).splitlines()))
+            sections.append(_section(say("Derived"), table((say("number"), say("value")), rows).splitlines()))
     if reading.behaviour is not None:
         told = behaviour(reading.behaviour, verbose=verbose)
         if lines := [f"{word}: {text}" for word, text in told if verbose or word.startswith(DEFECT)]:
-            sections.append(_section(f"What {who(reading)} does on its own", lines))
+            sections.append(_section(say("What {framework} does on its own", framework=who(reading)), lines))
     if lines := list(shown.lines(name, reading, table, ways_out, verbose=verbose)):
-        sections.append(_section("Findings", lines))
+        sections.append(_section(say("Findings"), lines))
     return _printable(["\n\n".join(sections)])
 
 
@@ -105,15 +106,15 @@ def who(reading: Reading) -> str:
 
 def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
     """`run.yaml  trl 1.16.0  8 devices  INVALID  1 error, 2 warnings`."""
-    parts = [one_line(shown_path(name)), "framework unknown" if reading.framework == "unknown" else who(reading)]
+    parts = [one_line(shown_path(name)), say("framework unknown") if reading.framework == "unknown" else who(reading)]
     guess = next(iter(reading.guessed), None)
     if reading.spec is not None:
         parts.append(count(reading.spec.topology.world_size, "device"))
     if guess is not None:
         said = parts[2] if reading.spec is not None else f"{guess.key} = {guess.value}"
-        parts[2:] = [one_line(f"{said}, a guess from {shown.place_of(name, guess)}")]
+        parts[2:] = [one_line(say("{said}, a guess from {place}", said=said, place=shown.place_of(name, guess)))]
     verdict = "not read" if reading.framework == "unknown" and reading.verdict == "undecided" else reading.verdict
-    return "  ".join([*parts, verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
+    return "  ".join([*parts, say(verdict.upper()), shown.counts(reading.findings, verbose=verbose)])
 
 
 FOLLOWED = {
@@ -132,20 +133,23 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
     if enforcement is None or ((reading.spec is None or reading.verdict == "invalid") and not verbose):
         return
     names = [one.name for one in enforcement.obstacles]
+    word, hint = say(FOLLOWED[enforcement.verdict]), " (-v says why, and what to do)"
     if enforcement.verdict == "with_allow":
-        said, more = f" {', '.join(names)}", "why, and what to do"
+        said = f"{word} {listed(names)}"
     elif names:
-        said, more = f": {names[0]}{f', and {len(names) - 1} more' if len(names) > 1 else ''}", "why, and what to do"
+        first = say("{name}, and {number} more", name=names[0], number=len(names) - 1) if names[1:] else names[0]
+        said = say("{word}: {name}", word=word, name=first)
     else:
-        said, more = f", {enforcement.evidence}", "what is assumed" if enforcement.assumes else ""
-    hint = f" (-v says {more})" if more and not verbose else ""
-    yield f"run and wrap: {FOLLOWED[enforcement.verdict]}{one_line(said)}{hint}"
+        said, hint = listed((word, say(str(enforcement.evidence)))), " (-v says what is assumed)"
+    hint = say(hint) if (names or enforcement.assumes) and not verbose else ""
+    yield one_line(say("run and wrap: {said}", said=said)) + hint
     if verbose:
         told = {finding.code for finding in reading.findings}
         for one in (one for one in enforcement.obstacles if one.name not in told):
-            yield f"  {one.name}{'' if one.certain else ' (perhaps)'}: {one_line(one.reason)}"
-            yield f"    remedy: {one_line(one.remedy)}"
-        yield from (f"  assumed: {one_line(one)}" for one in enforcement.assumes)
+            perhaps = "" if one.certain else say(" (perhaps)")
+            yield f"  {one.name}{perhaps}: {one_line(one.reason)}"
+            yield say("    remedy: {text}", text=one_line(one.remedy))
+        yield from (say("  assumed: {text}", text=one_line(one)) for one in enforcement.assumes)
 
 
 def clean(text: str) -> str:
@@ -168,59 +172,72 @@ def meaning(reading: Reading) -> Iterator[str]:
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt
     if rollout.prompts_per_rollout is None:
-        yield f"Prompts are streamed; each gets {count(group, 'completion')}."
+        yield say("Prompts are streamed; each gets {completions}.", completions=count(group, "completion"))
     else:
-        yield (
-            f"A rollout takes {count(rollout.prompts_per_rollout, 'prompt')} and generates "
-            f"{count(group, 'completion')} for each: {count(spec.completions_per_rollout, 'completion')}."
+        yield say(
+            "A rollout takes {prompts} and generates {completions} for each: {total}.",
+            prompts=count(rollout.prompts_per_rollout, "prompt"),
+            completions=count(group, "completion"),
+            total=count(spec.completions_per_rollout, "completion"),
         )
     steps = derived.get("optimizer_steps_per_rollout")
     takes_one = steps is not None and 0 < steps < 1 and step.step_may_span in ("none", "rollout")
     if step.completions_per_step is not None and takes_one:
-        size = count(step.completions_per_step, "completion")
-        yield (
-            f"An optimizer step has room for {size}, and trains on the "
-            f"{number(spec.completions_per_rollout)} of one rollout."
+        yield say(
+            "An optimizer step has room for {completions}, and trains on the {number} of one rollout.",
+            completions=count(step.completions_per_step, "completion"),
+            number=number(spec.completions_per_rollout),
         )
     elif step.completions_per_step is not None:
         prompts = derived.get("prompts_per_step")
-        several = "each replica of the model" if t.replica_size > 1 else f"each of {number(t.world_size)} devices"
+        several = "each replica of the model" if t.replica_size > 1 else "each of {devices} devices"
         place = several if t.world_size > 1 else "the one device"
-        yield (
-            f"An optimizer step trains on {count(step.completions_per_step, 'completion')}, the size of "
-            f"{number(prompts)} prompt{'' if prompts == 1 else 's'}: "
-            f"{number(derived.get('completions_per_device_per_step'))} on {place}."
+        yield say(
+            "An optimizer step trains on {completions}, the size of {prompts}: {number} on {place}.",
+            completions=count(step.completions_per_step, "completion"),
+            prompts="- prompts" if prompts is None else count(prompts, "prompt"),
+            number=number(derived.get("completions_per_device_per_step")),
+            place=say(place, devices=number(t.world_size)),
         )
     else:
         sized = ((n.replace("_", " "), v) for n in STEP_SIZES if (v := getattr(step, n)) is not None)
-        yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
-    parts = f"{count(steps, 'optimizer step')} per rollout"
+        sizes = listed(f"{say(n)} = {number(v)}" for n, v in sized) or say("nothing")
+        yield say("An optimizer step is sized by {sizes}.", sizes=sizes)
+    parts = say("{steps} per rollout", steps=count(steps, "optimizer step"))
     if takes_one:
-        parts = "a rollout is less than an optimizer step, which takes no second one"
-    yield f"Each rollout is trained on in {count(step.passes_per_rollout, 'pass', 'passes')}: {parts}."
+        parts = say("a rollout is less than an optimizer step, which takes no second one")
+    passes = count(step.passes_per_rollout, "pass", "passes")
+    yield say("Each rollout is trained on in {passes}: {steps}.", passes=passes, steps=parts)
     yield from _policy_loss(reading, spec.loss.policy)
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
         if term is not None:
-            yield f"{name} loss: {_term(term)}."
+            yield say("{name} loss: {term}.", name=say(name), term=_term(term))
     if spec.critic is not None:
         yield from _critic(spec)
     said = [count(length, name.removesuffix("s").replace("_", " ")) for name, length in horizon.lengths.items()]
-    length = " or ".join(said) or "no stated length"
-    first = ", whichever ends first" if len(said) > 1 else ""
-    yield f"The run has {length}{first}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
+    length = say(" or ").join(said) or say("no stated length")
+    first = say(", whichever ends first") if len(said) > 1 else ""
+    tick = say(horizon.lr_tick.replace("_", " "))
+    sentence = "The run has {length}{first}; the learning rate moves after every {tick}."
+    yield say(sentence, length=length, first=first, tick=tick)
     if spec.open_terms:
         taken = "wrap refuses them" if spec.unfollowed_terms else "a wrapped run keeps the framework's own advantages"
-        yield (
-            f"Terms that the schema has no word for: {one_line(spec.open_terms)}. What is said here holds beside them; "
-            f"{taken}, and a conversion keeps only those that its target names alike."
+        yield say(
+            "Terms that the schema has no word for: {terms}. What is said here holds beside them; {taken}, and a "
+            "conversion keeps only those that its target names alike.",
+            terms=one_line(spec.open_terms),
+            taken=say(taken),
         )
     yield from micro_batch(spec)
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
-        yield (
-            f"With {count(reading.dataset_size, 'prompt')}: {count(total, 'optimizer step')} and "
-            f"{count(rollouts, 'rollout')} in all; {count(dropped, 'prompt')} dropped in every epoch."
+        yield say(
+            "With {prompts}: {steps} and {rollouts} in all; {dropped} dropped in every epoch.",
+            prompts=count(reading.dataset_size, "prompt"),
+            steps=count(total, "optimizer step"),
+            rollouts=count(rollouts, "rollout"),
+            dropped=count(dropped, "prompt"),
         )
 
 
@@ -234,14 +251,16 @@ def micro_batch(spec: Spec) -> Iterator[str]:
     if micro.completions_per_device is not None:
         tokens = -(-micro.completions_per_device * longest // share)
         size = f"{micro.completions_per_device:,} x {longest:,}{f' / {share}' if share > 1 else ''} = {tokens:,}"
-        unlimited = "" if prompt is not None else ", and their prompts, which have no limit"
+        unlimited = "" if prompt is not None else say(", and their prompts, which have no limit")
         many = count(micro.completions_per_device, "completion")
-        yield f"A micro-batch has {many}: up to {size} tokens per device{unlimited}."
+        sentence = "A micro-batch has {completions}: up to {size} tokens per device{prompts}."
+        yield say(sentence, completions=many, size=size, prompts=unlimited)
     elif micro.tokens_per_device is not None:
         budget = micro.tokens_per_device
         tokens = max(budget, -(-longest // share)) if micro.cap == "soft" else budget
         whole = (prompt or 0) + completion
-        yield f"A micro-batch has up to {tokens:,} tokens per device; a completion with its prompt {whole:,}."
+        sentence = "A micro-batch has up to {tokens} tokens per device; a completion with its prompt {whole}."
+        yield say(sentence, tokens=number(tokens), whole=number(whole))
 
 
 _SCOPES = {"optimizer_step": "optimizer step", "rollout": "rollout", "rank": "rank", "micro_batch": "micro-batch"}
@@ -251,14 +270,18 @@ def _policy_loss(reading: Reading, term: LossTerm) -> Iterator[str]:
     """The loss of the framework's own run first, where it counts otherwise than a run that is followed."""
     own = reading.behaviour
     if own is None or own.denominator_scope == term.denominator_scope:
-        yield f"Policy loss: {_term(term)}."
+        yield say("Policy loss: {term}.", term=_term(term))
         return
-    share = ": the gradient depends on how devices and micro-batches share the completions"
-    yield (
-        f"Policy loss: {term.aggregation}, which {who(reading)} on its own counts per {_SCOPES[own.denominator_scope]} "
-        f"({one_line(own.denominator_formula)}){share if own.denominator_scope in ('rank', 'micro_batch') else ''}."
+    depends = say(": the gradient depends on how devices and micro-batches share the completions")
+    yield say(
+        "Policy loss: {aggregation}, which {framework} on its own counts per {scope} ({formula}){depends}.",
+        aggregation=term.aggregation,
+        framework=who(reading),
+        scope=say(_SCOPES[own.denominator_scope]),
+        formula=one_line(own.denominator_formula),
+        depends=depends if own.denominator_scope in ("rank", "micro_batch") else "",
     )
-    yield f"  Under run or wrap: {_term(term).removeprefix(f'{term.aggregation}, ')}."
+    yield say("  Under run or wrap: {term}.", term=_weight(term))
 
 
 def _critic(spec: Spec) -> Iterator[str]:
@@ -269,23 +292,31 @@ def _critic(spec: Spec) -> Iterator[str]:
     assert critic is not None
     steps = derive(own)["optimizer_steps_per_rollout"]
     sized = own.optimizer_step.completions_per_step
-    of = "" if sized is None else f" of {count(sized, 'completion')}"
-    yield (
-        f"A critic trains on each rollout in {count(critic.passes_per_rollout, 'pass', 'passes')}: "
-        f"{count(steps, 'optimizer step')}{of}; GAE's gamma is {number(critic.gamma)}, its lambda "
-        f"{number(critic.gae_lambda)}."
+    yield say(
+        "A critic trains on each rollout in {passes}: {steps}{of}; GAE's gamma is {gamma}, its lambda {gae_lambda}.",
+        passes=count(critic.passes_per_rollout, "pass", "passes"),
+        steps=count(steps, "optimizer step"),
+        of="" if sized is None else say(" of {size}", size=count(sized, "completion")),
+        gamma=number(critic.gamma),
+        gae_lambda=number(critic.gae_lambda),
     )
-    yield f"Value loss: {_term(own.loss.policy)}."
+    yield say("Value loss: {term}.", term=_term(own.loss.policy))
     if critic.warmup_rollouts:
-        yield f"The policy does not train on the first {count(critic.warmup_rollouts, 'rollout')}."
+        rollouts = count(critic.warmup_rollouts, "rollout")
+        yield say("The policy does not train on the first {rollouts}.", rollouts=rollouts)
 
 
 def _term(term: LossTerm) -> str:
+    return listed((term.aggregation, _weight(term)))
+
+
+def _weight(term: LossTerm) -> str:
     from batchbridge.meaning.weights import WEIGHT_FORMULAS
 
-    constant = "" if term.constant is None else f", c = {number(term.constant)}"
-    scope, weight = _SCOPES[term.denominator_scope], WEIGHT_FORMULAS[term.aggregation]
-    return f"{term.aggregation}, a response token weighs {weight}{constant}, counted per {scope}"
+    constant = "" if term.constant is None else say(", c = {number}", number=number(term.constant))
+    scope, weight = say(_SCOPES[term.denominator_scope]), WEIGHT_FORMULAS[term.aggregation]
+    sentence = "a response token weighs {weight}{constant}, counted per {scope}"
+    return say(sentence, weight=weight, constant=constant, scope=scope)
 
 
 def _fields(name: str, reading: Reading, table: TableRenderer, verbose: bool) -> Iterator[str]:
@@ -309,15 +340,15 @@ def _fields(name: str, reading: Reading, table: TableRenderer, verbose: bool) ->
         else:
             defaults.append(f"{path} = {one_line(value)}")
     if verbose:
-        yield from table(("field", "value", "unit", "from"), rows).splitlines()
+        yield from table([say(column) for column in ("field", "value", "unit", "from")], rows).splitlines()
     elif given:
-        yield from table(("setting", "is"), given).splitlines()
+        yield from table((say("setting"), say("is")), given).splitlines()
     if verbose:
-        for title, listed in (("at the schema's defaults:", defaults), ("unknown, unlimited or off:", unset)):
-            yield from (title, *(f"  {line}" for line in wrapped(listed))) if listed else ()
+        for title, paths in (("at the schema's defaults:", defaults), ("unknown, unlimited or off:", unset)):
+            yield from (say(title), *(f"  {line}" for line in wrapped(paths))) if paths else ()
     else:
         more = len(rows) - len(given) + len(defaults) + len(unset)
-        yield f"{more} more fields follow from these, have a default, or are off (-v shows them)"
+        yield say("{number} more fields follow from these, have a default, or are off (-v shows them)", number=more)
 
 
 def wrapped(items: Iterable[str]) -> list[str]:
