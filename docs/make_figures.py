@@ -41,8 +41,9 @@ BLOCKS = {
     "nemo_rl": records.nemo_rl,
     "skyrl": records.skyrl,
     "readme": records.readme,
+    "readme-in-chinese": records.readme_in_chinese,
 }
-PAGES = ("README.md", "docs/**/*.md", "plugins/*/README.md", "adapters/*/README.md", "examples/*/README.md")
+PAGES = ("README.md", "README.zh.md", "docs/**/*.md", "plugins/*/README.md", "adapters/*/README.md", "examples/*/README.md")
 
 
 def pages() -> Iterator[Path]:

@@ -99,8 +99,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def pages() -> list[Path]:
-    """README.md, and every page below docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+    """README.md, and every page below docs/; Chinese ones have their blocks of these (`make_chinese.py`)."""
+    return [
+        ROOT / "README.md",
+        *(page for page in sorted((ROOT / "docs").glob("**/*.md")) if not page.is_relative_to(ROOT / "docs" / "zh")),
+    ]
 
 
 def begins_empty(page: Path) -> bool:

@@ -57,6 +57,7 @@ PAGES = (
     tested("tests/docs/test_schema_page.py", writes=("docs/schema.md",)),
     Step(("tests/repository/measures.py", "--page"), ("docs/house.md",)),
     Step(("docs/make_outputs.py",), ("README.md", "docs/*.md", "docs/howto/*.md", "docs/tutorials/*.md")),
+    Step(("docs/make_chinese.py",), ("README.zh.md", "docs/zh/*.md", "docs/zh/tutorials/*.md")),
 )
 GOLDENS = (
     Step(("tests/repository/goldens.py",), ("tests/repository/goldens.json",)),
