@@ -670,14 +670,17 @@ README = (
 
 README_IN_CHINESE = (
     "**解释**（explain）训练什么：YAML、启动脚本、Python、notebook、过去的训练。[陌生人的训练器](docs/evidence.md#strangers)："
-    "{trainers} 个中读懂 {read} 个，修正之后错误的数字为 {wrong_headlines} 个；新的 {fresh} 个中一次读懂 {fresh_read} 个。",
+    "{trainers} 个中读懂 {read} 个，修正之后错误的数字为 {wrong_headlines} 个；"
+    "新的 {fresh} 个中一次读懂 {fresh_read} 个。",
     "**检查**（check）：一次列出所有违反的规则，带行号和修正办法，用 {milliseconds} ms 的 CPU 时间。",
     "**比较**（diff）：两次训练为什么不同，影响最大的在前：文件、版本、框架、过去的训练。",
     "**转换、缩放**（convert、scale）：在另一个框架里或用另外数量的 GPU 做同样的训练，并说明保留了什么。",
-    "**诊断**（doctor）：错误信息背后的规则。规则引用的框架自己的信息，它在 {texts_in_rules} 条中认识 {texts_known} 条。",
+    "**诊断**（doctor）：错误信息背后的规则。规则引用的框架自己的信息，"
+    "它在 {texts_in_rules} 条中认识 {texts_known} 条。",
     "**包装**（wrap）：[五个框架里的 {runs} 次训练](docs/equivalence.md)与 float64 的梯度相差不超过 {wrapped}；"
     "未包装而取了别的补全的训练，相差达到其范数的 {unwrapped} 或更多。被中断的训练可以[准确恢复](docs/resume.md)。",
-    "**核对**（verify）：每个训练步都与配置核对，占[一步时间](docs/measured.md)的 {least_share} 到 {largest_share} %（0.5B 模型）。",
+    "**核对**（verify）：每个训练步都与配置核对，"
+    "占[一步时间](docs/measured.md)的 {least_share} 到 {largest_share} %（0.5B 模型）。",
     "**守住**配置：[CI](docs/howto/check_in_ci.md)、[编辑器](docs/editors.md)、[限制](docs/ci.md#a-projects-own-settings)。",
     "**拖动** GPU 数量：在 [playground](docs/playground.md) 里 {dragged} 一个回答，数据不离开您的浏览器。",
     "**安全**：不运行文件里的任何内容。{inputs} 个[变异的输入](docs/fuzzing.md)，没有错误的回答。",

@@ -43,7 +43,14 @@ BLOCKS = {
     "readme": records.readme,
     "readme-in-chinese": records.readme_in_chinese,
 }
-PAGES = ("README.md", "README.zh.md", "docs/**/*.md", "plugins/*/README.md", "adapters/*/README.md", "examples/*/README.md")
+PAGES = (
+    "README.md",
+    "README.zh.md",
+    "docs/**/*.md",
+    "plugins/*/README.md",
+    "adapters/*/README.md",
+    "examples/*/README.md",
+)
 
 
 def pages() -> Iterator[Path]:

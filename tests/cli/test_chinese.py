@@ -55,7 +55,7 @@ SPOKEN = ("text.py", "headline.py", "findings.py", "between.py", "lanes.py", "wo
 
 def sources() -> str:
     """Every module that may make a word of a first screen."""
-    folders = ("render", "cli", "comparing", "meaning", "contract")
+    folders = ("render", "cli", "comparing", "meaning", "contract", "reading")
     return "\n".join(file.read_text("utf-8") for folder in folders for file in sorted((SOURCE / folder).glob("*.py")))
 
 
@@ -235,6 +235,48 @@ def test_a_terminal_without_chinese_gets_english(here: Path) -> None:
     said = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert "INVALID  1 error" in said.stdout
     assert said.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "place", "mark"),
+    [
+        (
+            "a.yaml",
+            "num_generations: 8\nper_device_train_batch_size：16\n",
+            "a.yaml:2:28",
+            "： (U+FF1A); write the plain :",
+        ),
+        ("a.yaml", "per_device_train_batch_size：16\n", "a.yaml:1:28", "： (U+FF1A); write the plain :"),
+        ("a.yaml", "# 注：\nnum_generations: “8”\n", "a.yaml:2:18", '“ (U+201C); write the plain "'),
+        ("a.yaml", "num_generations: 8\nreward_weights: [1.0，0.5]\n", "a.yaml:2:21", "， (U+FF0C); write the plain ,"),
+        (
+            "run.sh",
+            "# 批大小：\npython -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=“8”\n",
+            "run.sh:2:84",
+            '“ (U+201C); write the plain "',
+        ),
+    ],
+)
+def test_a_mark_of_a_chinese_keyboard_is_pointed_at(
+    file: str, text: str, place: str, mark: str, here: Path, typed: Typed
+) -> None:
+    Path(file).write_text(text, encoding="utf-8")
+    framework, version = ("verl", "0.9.1") if file == "run.sh" else ("trl", "1.16.0")
+    words = ("check", file, "--framework", framework, "--framework-version", version, "--gpus", "8")
+    assert f"hint: {place} has the full-width {mark}" in typed(*words, "--lang", "en")[1]
+    said = typed(*words, "--lang", "zh")[1]
+    assert f"注意：{place} 有全角的 {mark[0]}（{mark[3:9]}）；请改为半角的 {mark[-1]}" in said
+
+
+def test_the_marks_of_a_chinese_sentence_are_no_mistake(here: Path, typed: Typed) -> None:
+    here.write_text(RECIPE.replace("14", "14.5  # 每组：十四") + "system_prompt: 你好，请回答：\n", encoding="utf-8")
+    assert "hint:" not in typed(*CHECK)[1]
+
+
+def test_a_file_in_gbk_gets_its_hint_in_both_languages(here: Path, typed: Typed) -> None:
+    here.write_bytes("# 批大小\nnum_generations: 4\n".encode("gbk"))
+    assert "fix: it reads as GBK: save it as UTF-8" in typed(*CHECK, "--lang", "en")[1]
+    assert "修正：文件是 GBK 编码：请另存为 UTF-8" in typed(*CHECK, "--lang", "zh")[1]
 
 
 def test_a_chinese_character_has_two_columns() -> None:

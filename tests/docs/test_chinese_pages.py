@@ -89,7 +89,7 @@ def test_both_languages_have_the_same_numbers_commands_and_links(chinese: Path) 
     ("page", "before", "after"),
     [
         ("README.zh.md", "2.13.0，来自", "2.12.0，来自"),
-        ("README.zh.md", "`mode=\"verify\"`", "`mode=\"check\"`"),
+        ("README.zh.md", '`mode="verify"`', '`mode="check"`'),
         ("README.zh.md", "pip install batchbridge", "pip install bridge"),
         ("README.zh.md", "docs/zh/glossary.md", "docs/zh/concepts.md"),
         ("README.zh.md", "#verifying-a-run", "#verifying"),

@@ -113,7 +113,7 @@ def _compact(
     if len(ways) > 1:
         yield from _ways(finding, ways[:WAYS], len(finding.fixes) - len(ways[:WAYS]), table)
     elif finding.fixes:
-        texts = [_short(finding, fix.text) for fix in finding.fixes[:FIXES]]
+        texts = [_short(finding, say(fix.text)) for fix in finding.fixes[:FIXES]]
         more = len(finding.fixes) - len(texts)
         one = len(texts) == 1 and ways and _first(finding) is not None
         texts += [say("{number} more (-v)", number=more)] if more else []
@@ -152,11 +152,7 @@ def _excerpt(where: Where | None) -> Iterator[str]:
     """The line of a file that a finding is about, with its value marked; nothing where that cannot be seen there."""
     if where is None or where.file is None or where.line is None or where.key is None or where.value is None:
         return
-    try:
-        with Path(where.file).open(encoding="utf-8") as file:
-            line = next(islice(file, where.line - 1, None), "").rstrip().expandtabs(4)
-    except (OSError, ValueError):
-        return
+    line = _line_of(where.file, where.line).expandtabs(4)
     span = value_span(line, where)
     if span is None:
         return
@@ -180,6 +176,52 @@ EXCERPT = 64
 """Columns of a line of a file that are shown."""
 
 
+WIDE_MARKS = {
+    **dict(zip("\uff1a\uff0c\uff1b\uff08\uff09\uff1d\u201c\u201d\u2018\u2019", ":,;()=\"\"''", strict=True)),
+    "\u3000": "' '",
+}
+"""Marks of a Chinese keyboard, and what YAML and bash have in their place."""
+_IDEOGRAPH = re.compile("[\u3400-\u9fff]")
+
+
+def _wide_mark(name: str, finding: Finding) -> Iterator[str]:
+    """The first mark of a Chinese keyboard in the line that a finding is about, where no Chinese stands beside it: a
+    sentence has its marks by right, and so has a comment. Where a script's word has no line, its mark is looked for."""
+    where = _first(finding)
+    if where is not None:
+        found = _marked(where.file or name, where.line or 1)
+    else:
+        wanted = [mark for mark in WIDE_MARKS if mark in finding.message]
+        lines = range(1, LOOKED_AT + 1) if wanted and Path(name).is_file() else ()
+        found = next((at for number in lines if (at := _marked(name, number)) is not None and at[1] in wanted), None)
+    if found is not None:
+        place, mark = found
+        told = {"place": place, "mark": mark, "code": f"U+{ord(mark):04X}", "plain": WIDE_MARKS[mark]}
+        yield say("  hint: {place} has the full-width {mark} ({code}); write the plain {plain}", **told)
+
+
+LOOKED_AT = 200
+"""Lines of a script in which a mark is looked for."""
+
+
+def _marked(file: str, number: int) -> tuple[str, str] | None:
+    """(`run.sh:3:14`, the mark) of a line's first mark of a Chinese keyboard that stands in no sentence."""
+    line = re.sub(r"(^|\s)#.*", "", _line_of(file, number))
+    for at, mark in enumerate(line):
+        if mark in WIDE_MARKS and not _IDEOGRAPH.search(line[max(at - 1, 0) : at + 2]):
+            return f"{shown_path(file)}:{number}:{at + 1}", mark
+    return None
+
+
+def _line_of(file: str, number: int) -> str:
+    """A line of a file; empty where it cannot be read."""
+    try:
+        with Path(file).open(encoding="utf-8") as opened:
+            return next(islice(opened, number - 1, None), "").rstrip()
+    except (OSError, ValueError):
+        return ""
+
+
 def _whole(
     name: str,
     reading: Reading,
@@ -193,7 +235,7 @@ def _whole(
         yield f"  {native}"
     shown = [way.fix for way in ways]
     if rest := [fix for fix in finding.fixes if fix not in shown]:
-        yield say("  fix: {fixes}", fixes=say(", or ").join(one_line(fix.text) for fix in rest))
+        yield say("  fix: {fixes}", fixes=say(", or ").join(one_line(say(fix.text)) for fix in rest))
     yield from _ways(finding, ways, 0, table)
     if finding.source is not None:
         yield say("  source: {text}", text=one_line(finding.source))
@@ -206,6 +248,8 @@ def _told(name: str, finding: Finding, places: Sequence[Where], message: str, *,
     yield f"{kind}{f' {one_line(place)}' if place else ''}  {one_line(message)}    {finding.code}"
     if kind_of(finding) == "error":
         yield from _excerpt(_first(finding))
+    if kind_of(finding) in ("error", "undecided"):
+        yield from _wide_mark(name, finding)
     if places:
         yield say("  at: {places}", places=listed(_key(name, finding, where, cut=cut) for where in places))
 

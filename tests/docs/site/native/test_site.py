@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -60,6 +61,33 @@ def test_no_page_fetches_anything_from_elsewhere() -> None:
         assert outside(found.fetched) == [], page
         assert "mermaid" not in found.classes, f"{page}: the theme fetches mermaid where a page has a diagram of it"
         assert "md-source" not in found.classes, f"{page}: the theme asks GitHub about a repository that is named"
+
+
+CHINESE = [page for page in PAGES if page.relative_to(SITE).parts[0] == "zh"]
+
+
+def test_every_page_says_its_language() -> None:
+    assert len(CHINESE) > 8
+    for page in PAGES:
+        (language,) = re.findall(r'<html lang="(\w+)"', page.read_text(encoding="utf-8"))
+        assert language == ("zh" if page in CHINESE else "en"), page
+
+
+def test_a_page_in_two_languages_leads_from_each_to_the_other_and_no_other_page_does() -> None:
+    pairs = {page: SITE / page.relative_to(SITE / "zh") for page in CHINESE}
+    for page in PAGES:
+        switch = re.findall(r'<a href="([^"]*)" hreflang="(\w+)"', page.read_text(encoding="utf-8"))
+        both = next(((english, chinese) for chinese, english in pairs.items() if page in (chinese, english)), None)
+        found = {language: (page.parent / link / "index.html").resolve() for link, language in switch}
+        wanted = {} if both is None else {"en": both[0].resolve(), "zh": both[1].resolve()}
+        assert found == wanted, page
+
+
+def test_the_search_cuts_chinese_into_characters_and_english_into_words() -> None:
+    index = json.loads((SITE / "search" / "search_index.json").read_text(encoding="utf-8"))
+    cut = re.compile(index["config"]["separator"])
+    words = [one for one in re.split(cut, "\u5fae\u6279\u6b21 of 8\u4e2a\uff1aa-b, num_generations") if one]
+    assert words == ["\u5fae", "\u6279", "\u6b21", "of", "8", "\u4e2a", "a", "b,", "num_generations"]
 
 
 def test_no_style_sheet_does() -> None:
