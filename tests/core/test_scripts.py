@@ -395,9 +395,9 @@ def test_what_a_script_looks_at_for_its_words_is_no_unreached_command(tmp_path: 
 @pytest.mark.parametrize(
     ("named", "read"),
     [
-        ("/home/somebody/work/mine/src/grpo.py", True),
-        ("/home/somebody/grpo.py", False),  # a name alone may be anybody's
-        ("/home/somebody/other/grpo.py", False),
+        ("/scratch/somebody/work/mine/src/grpo.py", True),
+        ("/scratch/somebody/grpo.py", False),  # a name alone may be anybody's
+        ("/scratch/somebody/other/grpo.py", False),
     ],
 )
 def test_the_end_of_another_machines_path_is_looked_for(tmp_path: Path, named: str, read: bool) -> None:
