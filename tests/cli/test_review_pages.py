@@ -21,6 +21,7 @@ WANTED = [
     "Home",
     "Start",
     "Playground",
+    "中文",
     "Tutorials",
     "How-to",
     "Frameworks",
