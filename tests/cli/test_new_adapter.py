@@ -1,4 +1,4 @@
-"""`batchbridge new-adapter`: what it writes runs, and keeps the contract once the rest is said (docs/plugins.md too)."""
+"""`batchbridge new-adapter`: what it writes runs, and keeps the contract once it is filled in (docs/plugins.md)."""
 
 from __future__ import annotations
 
