@@ -2,6 +2,8 @@
 it.
 
 Asked in this order: the user (`--world-size`); the native object; what `accelerate launch` or `torchrun` is told;
+the one device that a program sees which python alone starts (with several, transformers' `Trainer` would share a batch
+among them in one process, and that is no world size);
 `num_processes` in the recipe (`trl grpo` hands it to accelerate); the file or packaged name that the launcher's
 `config_file` or the recipe's `accelerate_config` gives; accelerate files beside the recipe:
 `*accelerate*.yaml` in its folder, and every file of a folder `accelerate_configs` in its folder or up to three above
@@ -49,6 +51,8 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
 
         if (size := launched_world_size(source.launcher)) is not None:
             return _said(size, "argument", f"what {source.launcher.get('launcher')} is told")
+        if "launcher" not in source.launcher and source.launcher.get("visible_devices") == "1":
+            return _said(1, "argument", "the one device that the program sees, which no launcher starts")
     if native.get(KEY) is not None:
         line, file = source.lines.get(KEY), str(source.path) if source.path else None
         return _said(

@@ -102,3 +102,38 @@ def test_an_unknown_array_behind_a_flag_leaves_the_run_open_and_is_blamed(
 
 def test_a_variable_that_is_one_value_is_none_of_them(tmp_path: Path) -> None:
     assert read(tmp_path, GRPO.format("--output_dir $OUT")).verdict == "valid"
+
+
+PROGRAM = """\
+from trl import GRPOConfig, GRPOTrainer
+arguments = GRPOConfig(output_dir="out", per_device_train_batch_size=6, num_generations=3)
+trainer = GRPOTrainer(model="some/model", args=arguments, reward_funcs=[len])
+trainer.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "devices"),
+    [
+        ("#SBATCH --gres=gpu:1\npython train.py", 1),
+        ("#SBATCH --nodes=1\n#SBATCH --gpus-per-node=a100:1\nsrun python3.11 train.py", 1),
+        ("CUDA_VISIBLE_DEVICES=3 python train.py", 1),
+        ("export CUDA_VISIBLE_DEVICES=0\npython -m train", 1),
+        ("#SBATCH --gres=gpu:4\nCUDA_VISIBLE_DEVICES=0 python train.py", 1),
+        ("#SBATCH --gres=gpu:1\naccelerate launch --num_processes 2 train.py", 2),
+        ("#SBATCH --gres=gpu:1\ntorchrun --nproc_per_node 2 train.py", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 python train.py", None),  # shared in one process, which is no world size
+        ("CUDA_VISIBLE_DEVICES=$GPUS python train.py", None),
+        ("#SBATCH --gres=gpu:2\npython train.py", None),
+        ("#SBATCH --nodes=2\n#SBATCH --gres=gpu:1\nsrun python train.py", None),
+        ("#SBATCH --gres=gpu:1\naccelerate launch train.py", None),
+        ("python train.py", None),
+    ],
+)
+def test_one_visible_device_is_the_world_of_a_program_that_no_launcher_starts(
+    tmp_path: Path, script: str, devices: int | None
+) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "run.slurm").write_text(f"#!/bin/bash\n{script}\n", encoding="utf-8")
+    reading = batchbridge.read(tmp_path / "run.slurm", version="1.16.0")
+    assert (None if reading.spec is None else reading.spec.topology.world_size) == devices, reading.findings

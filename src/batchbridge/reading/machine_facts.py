@@ -6,7 +6,7 @@ They come from `--nodes` and `--gpus`, which stand in a script's variables under
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bashread import DEVICES_OF_A_NODE
 
@@ -52,3 +52,15 @@ def variables_of(text: str, env: Mapping[str, str]) -> dict[str, str]:
     if DEVICES in env and env.get(NODES, "1") == "1":
         found |= dict.fromkeys(_OF_ONE_NODE, env[DEVICES])
     return {**found, **env}
+
+
+def visible_devices(words: Sequence[str], assigned: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """The number of devices that a Python program sees which is started without a launcher, as `Source.launcher` has
+    it: those that are listed for it, or all of the one node that the script asks for."""
+    if not re.fullmatch(r"(.*/)?python[\d.]*", words[0] if words else ""):
+        return {}
+    listed = assigned.get("CUDA_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
+    if listed is not None:
+        return {"visible_devices": str(len([one for one in listed.split(",") if one.strip()]))}
+    one_node = env.get(NODES, "1") == "1"
+    return {"visible_devices": env[DEVICES]} if DEVICES in env and one_node else {}

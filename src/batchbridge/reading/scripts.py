@@ -21,7 +21,7 @@ from batchbridge.reading.launchers import (
     launcher_of,
     programs,
 )
-from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of
+from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of, visible_devices
 
 if TYPE_CHECKING:
     from batchbridge.reading.unreached import UnreachedTraining
@@ -191,6 +191,7 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
         replaced = None if command.argv[:3] == _BY_HOOK else command.python_path
         for found in programs(command.words, command.document, command.assigned, env):
             launcher = {**launcher_of(found.argv, command.assigned), **found.launcher}
+            launcher |= visible_devices(found.argv, command.assigned, env or {})
             program = _answered(replace(found, launcher=launcher) if launcher else found, env)
             if program.stop is None and replaced is not None:
                 program = replace(program, stop=_replaced(replaced))
