@@ -157,9 +157,9 @@ class Source:
     path: the file, for messages and for files beside it. argv: the arguments of a launch command. native: the
     framework's own config or trainer object. problems: what the loader already found (broken YAML, a duplicate key).
     launcher: what a launcher that `argv` no longer has was told, as written: "launcher" (`torchrun`), "num_processes",
-    "nproc_per_node", "nnodes", ... (see `batchbridge.reading.launchers`); "visible_devices" of a Python program that none
-    starts. unknown: native key to the names that its
-    value depends on, where a script leaves it open; `values` then has the script's spelling, which `read` reports as
+    "nproc_per_node", "nnodes", ... (see `batchbridge.reading.launchers`); "visible_devices" of a Python program that
+    none starts. unknown: native key to the names that its value depends on, where a script leaves it open; `values`
+    then has the script's spelling, which `read` reports as
     the wrong value that it is: `batchbridge.read` makes BB011, undecided, of that. env: values of environment variables
     that the user gave. unreached: the launcher, if there is one, that keeps `batchbridge run` from the training.
     construction: the call that the values are the arguments of, of a Python program or a notebook. trainers: those that
