@@ -205,10 +205,10 @@ def test_without_the_extra_the_page_of_a_ledger_names_it_and_a_reading_has_its_p
     monkeypatch.delattr(batchbridge.render, "charts", raising=False)
     imported = builtins.__import__
 
-    def without(name: str, *rest: Any) -> Any:
+    def without(name: str, *rest: Any, **named: Any) -> Any:
         if name.partition(".")[0] == "vl_convert":
             raise ModuleNotFoundError(f"No module named {name!r}", name="vl_convert")
-        return imported(name, *rest)
+        return imported(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
     folder = _load("test_ledger_commands").write(tmp_path / "a", (3, 4))
@@ -336,3 +336,29 @@ def test_the_page_of_a_comparison_marks_the_words_that_differ_and_draws_on_one_s
     boxes = [[box.attributes["width"] for box in svg.all("rect")] for svg in tree.all("svg")][::2]
     widths = [max(float(width) for width in of_side if "%" not in width) for of_side in boxes]
     assert widths[0] * 2 == pytest.approx(widths[1], rel=0.02)
+
+
+@pytest.mark.parametrize(("tokens", "equal"), [((3, 4), True), ((3, 5), False)])
+def test_the_page_of_two_ledgers_says_where_they_part_and_draws_both(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: tuple[int, int], equal: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledgers = _load("test_ledger_commands")
+    a, b = ledgers.write(tmp_path / "a", (3, 4)), ledgers.write(tmp_path / "b", tokens)
+    plain = run("ledger", "diff", a, b)
+    assert plain[0] == (0 if equal else 3)
+    assert run("ledger", "diff", a, b, "--html", "page.html")[:2] == plain[:2]
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert seen.faults(page) == []
+    tree = seen.read(page)
+    titles = [one.text for one in tree.all("h2")]
+    assert titles[0] == ("No step differs" if equal else f"The first difference: optimizer step {_step_of(plain[1])}")
+    figures = list(tree.all("figure"))
+    assert "Response tokens" in [next(figure.all("h3")).text for figure in figures]
+    named = [next(figure.all("title")).text for figure in figures]
+    assert all("of two runs" in name for name in named)
+    assert all(("they differ from" in name) is not equal for name in named)
+
+
+def _step_of(said: str) -> str:
+    return said.partition("optimizer step ")[2].partition(":")[0]

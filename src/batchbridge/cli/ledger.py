@@ -16,6 +16,7 @@ from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 from batchbridge.errors import LedgerError
 
 if TYPE_CHECKING:
+    from batchbridge.ledger.comparing import LedgerDiff
     from batchbridge.ledger.reading import Ledger
 
 _FOLDER = click.Path(path_type=str)
@@ -167,8 +168,12 @@ def _show_json(folder: str, only: int | None) -> int:
     "--exact", is_flag=True, help="Require equal floats, and compare old log-probabilities and gradients too."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
-    """Name the first optimizer step in which the runs recorded in A and B differ, and in what; exit code 3 if any."""
+@html_option
+def diff(a: str, b: str, exact: bool, as_json: bool, html_file: str | None) -> int:
+    """Name the first optimizer step in which the runs recorded in A and B differ, and in what; exit code 3 if any.
+
+    The page of --html has each figure of both runs over the steps beside it.
+    """
     from batchbridge import ledger
     from batchbridge.cli._json import print_json
     from batchbridge.render.text import clean
@@ -180,10 +185,22 @@ def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
             raise
         return print_json([], refuse(error), error=str(error))
     code = FINE if found.equal else NOT_EQUIVALENT
+    if html_file is not None:
+        _page_of_both(found, a, b, html_file)
     if as_json:
         return print_json([{"folder_a": a, "folder_b": b, **found.to_dict()}], code)
     click.echo(clean(found.text()))
     return code
+
+
+def _page_of_both(found: LedgerDiff, a: str, b: str, file: str) -> None:
+    """The page of two runs; their ledgers are read once more, for the figures."""
+    from batchbridge.ledger.reading import Ledger
+    from batchbridge.ledger.summary import summarise
+    from batchbridge.render import html
+
+    both = [summarise(Ledger(folder), labelled(f"steps of {name} read")) for name, folder in (("A", a), ("B", b))]
+    write_page(file, lambda: html.ledgers(found, *both))
 
 
 @command.command("export", short_help="Write one table, a row a completion.")

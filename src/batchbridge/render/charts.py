@@ -2,7 +2,7 @@
 
 A chart is a line for the mean, and a band from the least to the largest value where they differ. Its colours are CSS
 variables of the page, so that it follows light and dark; a table of the same numbers stands beside it. A dashed line
-marks a step at which the run was resumed.
+marks a step at which the run was resumed, or the first one in which two runs differ. Of two runs the second is dashed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,25 @@ _ROOT = re.compile(r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>")
 _ROLES = re.compile(r" (?:role|aria-roledescription|aria-label|aria-hidden)=\"[^\"]*\"")
 
 
-def over_steps(of: Figure, points: Sequence[tuple[int, int, FigureRange]], resumed: Sequence[int] = ()) -> str:
-    """A chart of a figure as (first step, last step, range), with its title for the accessible name, its unit at the
-    axis, and a line at each step at which the run was `resumed`."""
+Points = Sequence[tuple[int, int, FigureRange]]
+"""A figure as (first step, last step, range)."""
+
+
+def over_steps(
+    of: Figure, points: Points, resumed: Sequence[int] = (), *, other: Points = (), differs: int | None = None
+) -> str:
+    """A chart of a figure, with its title for the accessible name, its unit at the axis, and a line at each step at
+    which the run was `resumed`. other: the figure of a second run. differs: the first step in which the two differ."""
     values = [{"step": (first + last) / 2, **one._asdict()} for first, last, one in points]
-    ranges = [one for _, _, one in points]
+    ranges = [one for _, _, one in (*points, *other)]
+    begin = min(first for first, _, _ in (*points, *other))
+    end = max(last for _, last, _ in (*points, *other))
     least, most = min(one.least for one in ranges), max(one.most for one in ranges)
     x = {
         "field": "step",
         "type": "quantitative",
         "title": "optimizer step",
-        "axis": {"grid": False, **_whole(points[0][0], points[-1][1])},
+        "axis": {"grid": False, **_whole(begin, end)},
     }
     # An axis from 0 leaves the values room to differ where their spread is at least a tenth of the largest.
     near_zero = most <= 0 or most - least >= most / 10 or most == least
@@ -52,10 +60,15 @@ def over_steps(of: Figure, points: Sequence[tuple[int, int, FigureRange]], resum
         mark = {"type": "point", "color": "var(--accent)", "filled": True, "size": 60}
     band = {"type": "area", "color": "var(--accent)", "opacity": 0.18}
     layers: list[dict[str, Any]] = [{"mark": mark, "encoding": {"x": x, "y": {**y, "field": "mean"}}}]
-    if any(one.least != one.most for one in ranges):
+    if other:
+        second = [{"step": (first + last) / 2, "mean": one.mean} for first, last, one in other]
+        dashed = {**mark, "color": "var(--bad)", "strokeDash": [5, 3]}
+        layers.append({"data": {"values": second}, "mark": dashed, "encoding": {"x": x, "y": {**y, "field": "mean"}}})
+    elif any(one.least != one.most for one in ranges):
         both = {"x": x, "y": {**y, "field": "least"}, "y2": {"field": "most"}}
         layers.insert(0, {"mark": band, "encoding": both})
-    if marked := [step for step in resumed if points[0][0] <= step <= points[-1][1]]:
+    at_steps = resumed if differs is None else (differs,)
+    if marked := [step for step in at_steps if begin <= step <= end]:
         line = {"type": "rule", "color": "var(--soft)", "strokeDash": [4, 3]}
         at = {"field": "step", "type": "quantitative"}
         layers.append({"data": {"values": [{"step": step} for step in marked]}, "mark": line, "encoding": {"x": at}})
@@ -72,8 +85,10 @@ def over_steps(of: Figure, points: Sequence[tuple[int, int, FigureRange]], resum
     }
     svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
     # One picture with one name: what is inside it stands in the table.
-    ends = f"; resumed at {', '.join(map(str, marked))}" if marked else ""
-    name = escape(f"{of.title}, {of.unit}, over optimizer steps {points[0][0]} to {points[-1][1]}{ends}")
+    what = "resumed at" if differs is None else "they differ from"
+    ends = f"; {what} {', '.join(map(str, marked))}" if marked else ""
+    both = " of two runs" if other else ""
+    name = escape(f"{of.title}, {of.unit}, over optimizer steps {begin} to {end}{both}{ends}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{_box(svg)}"><title>{name}</title>'
     return _ROOT.sub(lambda _: head, _ROLES.sub("", svg), count=1)
 

@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from batchbridge.comparing.releases import ReleaseVerdicts
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Provenance, Reading
+    from batchbridge.ledger.comparing import LedgerDiff
     from batchbridge.ledger.summary import Figure, FigureRange, LedgerSummary
     from batchbridge.meaning.findings import Where
     from batchbridge.meaning.spec import Spec
+
+    Points = Sequence[tuple[int, int, FigureRange]]
 
 PAGES = Path(__file__).parent / "pages"
 _FIGURES = (
@@ -139,6 +142,39 @@ def ledger(found: LedgerSummary) -> str:
         ranks=ranks,
         starts=found.starts,
     )
+
+
+def ledgers(found: LedgerDiff, a: LedgerSummary, b: LedgerSummary) -> str:
+    """The page of two runs' ledgers: the first step in which they differ, and in what; and each figure of both over the
+    optimizer steps."""
+    from batchbridge.ledger.summary import FIGURES, series
+    from batchbridge.render import ledger as render
+
+    both = {name: tuple(list(series(one.bins, name)) for one in (a, b)) for name in FIGURES}
+    return _page(
+        "ledger_diff.html",
+        found=found,
+        sides=[
+            {"name": name, "folder": one.folder, "run": render.run(one), "facts": list(render.facts(one))}
+            for name, one in (("A", a), ("B", b))
+        ],
+        charts=[
+            {"of": FIGURES[name], **_of_both(FIGURES[name], points, others, found.step)}
+            for name, (points, others) in both.items()
+            if points and others
+        ],
+    )
+
+
+def _of_both(of: Figure, points: Points, others: Points, differs: int | None) -> dict[str, Any]:
+    from batchbridge.render import charts
+
+    means = [[one.mean for _, _, one in side] for side in (points, others)]
+    return {
+        "svg": charts.over_steps(of, points, other=others, differs=differs),
+        "ranges": [(name, min(side), max(side)) for name, side in zip("AB", means, strict=True)],
+        "equal": means[0] == means[1],
+    }
 
 
 def _page(template: str, **values: Any) -> str:
