@@ -87,8 +87,8 @@ def over_steps(
     # One picture with one name: what is inside it stands in the table.
     what = "resumed at" if differs is None else "they differ from"
     ends = f"; {what} {', '.join(map(str, marked))}" if marked else ""
-    both = " of two runs" if other else ""
-    name = escape(f"{of.title}, {of.unit}, over optimizer steps {begin} to {end}{both}{ends}")
+    runs = " of two runs" if other else ""
+    name = escape(f"{of.title}, {of.unit}, over optimizer steps {begin} to {end}{runs}{ends}")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{_box(svg)}"><title>{name}</title>'
     return _ROOT.sub(lambda _: head, _ROLES.sub("", svg), count=1)
 
