@@ -41,7 +41,7 @@ SHARED: Mapping[str, SharedSetting] = {
     "data.val_files": SharedSetting(
         "validation_data", "", _data, never, needed="prompts to validate on: NAME@SPLIT, or parquet files"
     ),
-    "data.prompt_key": SharedSetting("prompt_column", "the prompts", as_text),
+    "data.prompt_key": SharedSetting("prompt_column", "the prompts", as_text, unsaid="prompt"),
     "worker.reward.reward_function": SharedSetting(
         "rewards", "the rewards", as_text, never, needed="a Python file and a function of it, FILE:FUNCTION"
     ),

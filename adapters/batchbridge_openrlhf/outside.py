@@ -45,7 +45,7 @@ _NEWEST: Mapping[str, SharedSetting] = {
     "data.prompt_dataset": SharedSetting(
         "train_data", "the prompts", _data, beside=("data.prompt_split",), needed="a data set's name, or a file"
     ),
-    "data.input_key": SharedSetting("prompt_column", "the prompts", as_text),
+    "data.input_key": SharedSetting("prompt_column", "the prompts", as_text, unsaid="input"),
     "reward.remote_url": SharedSetting(
         "rewards", "the rewards", as_text, never, needed="a Python file with reward_func, or a reward server's address"
     ),

@@ -86,7 +86,7 @@ SHARED: Mapping[str, SharedSetting] = {
     "dataset_name": SharedSetting(
         "train_data", "the prompts", _data, beside=("dataset_config", "dataset_train_split"), needed="a data set's name"
     ),
-    "dataset_prompt_column": SharedSetting("prompt_column", "the prompts", as_text),
+    "dataset_prompt_column": SharedSetting("prompt_column", "the prompts", as_text, unsaid="prompt"),
     "reward_funcs": SharedSetting(
         *("rewards", "the rewards", _rewards, never),
         beside=("reward_weights",),

@@ -22,12 +22,15 @@ from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 import batchbridge
 from batchbridge.comparing.convert import Conversion, convert_to
 from batchbridge.comparing.effects import BY_FIELD
-from batchbridge.comparing.outside import FILES, MOST_READ, OutsideReport, _accepted, plain_text
+from batchbridge.comparing.outside import FILES, MOST_READ, OutsideReport, _accepted, all_left, plain_text
+from batchbridge.contract import plugins
 from batchbridge.contract.outside import SHARED, SharedSetting
+from batchbridge.contract.own_copy import OwnCopy
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.kit.key_table import settings_in
 from batchbridge.meaning.findings import Finding, Where
 from batchbridge.reading.read import read_source
+from batchbridge.render import between
 
 pytestmark = pytest.mark.usefixtures("own_adapters", "empty_folder")
 RECIPE = """\
@@ -562,3 +565,50 @@ def test_what_decides_a_field_and_more_is_carried_where_the_target_has_the_same_
     found = convert_to(adapters()[target], reading, version=version, given={**sizes, **engine})
     assert found.written is not None
     assert {key: found.written.values.get(key) for key in engine} == engine
+
+
+TRL_RUN = {"num_generations": 8, "per_device_train_batch_size": 8, "model_name_or_path": "a/b", "dataset_name": "c/d"}
+OPENRLHF_RUN = {
+    "actor.num_nodes": 1,
+    "actor.num_gpus_per_node": 8,
+    "ref.num_nodes": 1,
+    "ref.num_gpus_per_node": 8,
+    "rollout.batch_size": 128,
+    "train.batch_size": 1024,
+    "rollout.n_samples_per_prompt": 8,
+    "algo.advantage.estimator": "group_norm",
+    "actor.model_name_or_path": "a/b",
+    "data.prompt_dataset": "c/d",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "framework", "version", "target", "key", "column"),
+    [
+        (TRL_RUN, "trl", "1.16.0", "openrlhf", "data.input_key", "prompt"),
+        (OPENRLHF_RUN, "openrlhf", "0.11.2", "easyr1", "data.prompt_key", "input"),
+        (OPENRLHF_RUN, "openrlhf", "0.11.2", "open_r1", "dataset_prompt_column", "input"),
+        ({**OPENRLHF_RUN, "data.input_key": "prompt"}, "openrlhf", "0.11.2", "easyr1", "data.prompt_key", "prompt"),
+        (TRL_RUN, "trl", "1.16.0", "easyr1", "data.prompt_key", None),  # its default, too
+    ],
+)
+def test_the_column_that_nobody_names_is_named_where_the_targets_default_is_another(
+    source: dict[str, Any], framework: str, version: str, target: str, key: str, column: str | None
+) -> None:
+    found = batchbridge.convert(source, target, framework=framework, framework_version=version, world_size=8)
+    assert found.written is not None
+    assert found.written.values.get(key) == column
+    told = [one for one in found.outside if one.shared == "prompt_column" and one.status == "mapped"]
+    assert [one.target for one in told] == ([] if column is None else [column])
+    said = between.conversion("a", found, between.ConversionUse(verbose=True))
+    assert ("unsaid -> " in said) is bool(told and not told[0].keys)
+
+
+def test_settings_that_only_the_users_copy_has_are_not_called_without_effect() -> None:
+    verl = plugins.adapters()["verl"]
+    key, place = "actor_rollout_ref.actor.archer_loss", Path("verl")
+    copy = OwnCopy(folder=place, place="verl", label="0.5.0.dev", release="0.5.0", own=frozenset({key}))
+    reading = Reading(framework="verl", framework_version="0.5.0", native={key: 1}, findings=())
+    for given, decides in ((reading, ""), (dataclasses.replace(reading, copy=copy), None)):
+        (report,) = all_left(given, {key: 1}, verl)
+        assert (report.status, report.decides, report.matters) == ("left", decides, decides is None)

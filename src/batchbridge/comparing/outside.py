@@ -92,6 +92,7 @@ def carry_over(
         there = {said_as.row.name for said_as in said}
         offers += [list(_blanks(rows, name, said)) for name in missing if name not in there]
     else:
+        said += _unsaid(said, own)
         offers = [list(_offers(rows, name, said, back)) for name in SHARED]
     reports = _accepted([offer for offer in offers if offer], written, back, read)
     told = {key for report in reports for key in report.keys}
@@ -129,6 +130,13 @@ def shared_values(source: Reading, left: Mapping[str, Any], own: Adapter | None)
         if given is not None:
             found.append(SharedValue(row, key, given, None if _open(given) else row.read(given, source)))
     return found
+
+
+def _unsaid(said: list[SharedValue], own: Adapter | None) -> list[SharedValue]:
+    """The values of shared settings that nobody gave and that other frameworks need to be told."""
+    given = {one.row.name for one in said}
+    rows = () if own is None else own.unsaid_settings()
+    return [SharedValue(row, "", None, row.unsaid) for row in rows if row.name not in given]
 
 
 def _open(value: Any) -> bool:
@@ -197,11 +205,12 @@ def _offers(
     """
     for one in said:
         for key, row in rows.items():
-            if row.name == one.row.name == name and one.value is not None:
+            known = not one.key and row.unsaid == one.value  # both have it without a word
+            if row.name == one.row.name == name and one.value is not None and not known:
                 target = row.write(one.value, back)
                 # What is written goes into a shell's words, and to a terminal.
                 if target is not None and _sayable(target) and str(target).isprintable():
-                    keys = (one.key, *one.row.beside)
+                    keys = (one.key, *one.row.beside) if one.key else ()
                     also = row.also(back)
                     yield OutsideReport(keys, one.raw, "mapped", one.row.decides, name, key, target, also=also)
     yield from _blanks(rows, name, said)
@@ -278,7 +287,8 @@ def _left(
         if {key, plain, *groups(key)} & told:
             continue
         decides = None if own is None else own.decides(plain)
-        if decides is None and plain in source.native and not same_words:  # the adapter reads it
+        of_copy = source.copy is not None and plain in source.copy.own  # nobody here knows what it does
+        if decides is None and plain in source.native and not same_words and not of_copy:  # the adapter reads it
             decides = ""
         yield OutsideReport((key,), value, "left", decides, shared.get(plain, ""))
 

@@ -158,6 +158,13 @@ class Adapter(ABC):
         """Settings outside the schema that `convert` carries over, by native key. Default: those of `outside`."""
         return {key: row for key, row in self._patterns().items() if isinstance(row, SharedSetting)}
 
+    def unsaid_settings(self) -> Sequence[SharedSetting]:
+        """Shared settings with a value that other frameworks have to be told where nobody gives them, see
+        `SharedSetting.unsaid`; also those that the framework fixes without having the setting. Default: of
+        `outside`."""
+        shared = (row for row in self._patterns().values() if isinstance(row, SharedSetting))
+        return [*{row.name: row for row in shared if row.unsaid is not None}.values()]
+
     def forms(self, values: Mapping[str, Any], framework_version: str, world_size: int) -> Mapping[str, str]:
         """Settings as text, as in `Written.text`, for a conversion that adds some to those of `write`. Default: none,
         and a conversion writes nothing but what the specification says."""

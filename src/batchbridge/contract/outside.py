@@ -60,8 +60,9 @@ class SharedSetting:
     Both get the reading that the setting belongs to. versions: where it is written (PEP 440). beside: other keys that
     `read` looks at. needed: what stands there in a run that can start, for a person; empty: it can start without.
     blank: the native value around a variable's name that is yet to be filled in. also: native settings that are written
-    with it, of the reading that it is written beside. Where several settings of a framework
-    have one name, the first that the version knows is written.
+    with it, of the reading that it is written beside. unsaid: the shared value of a run in which nobody gives the
+    setting, where frameworks differ in it; it is carried over to one with another. Where several settings of a
+    framework have one name, the first that the version knows is written.
     """
 
     name: str
@@ -73,6 +74,7 @@ class SharedSetting:
     needed: str = ""
     blank: Callable[[str], Any] = str
     also: Callable[[Reading], Mapping[str, Any]] = lambda reading: {}
+    unsaid: Any = None
 
     def __post_init__(self) -> None:
         if self.name not in SHARED:

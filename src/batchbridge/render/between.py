@@ -247,7 +247,10 @@ def _all_fields(found: Conversion) -> Iterator[str]:
     exact = [field for field in found.fields if field.status == "exact" and field.target not in (None, ())]
     yield from _listed(say("Exact"), wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
     mapped = [report for report in found.outside if report.status == "mapped"]
-    written = (f"{one_line(one.keys[0])} -> {one_line(one.target_key)} = {plain_text(one.target)}" for one in mapped)
+    written = (
+        f"{one_line(one.keys[0]) if one.keys else 'unsaid'} -> {one_line(one.target_key)} = {plain_text(one.target)}"
+        for one in mapped
+    )
     yield from _listed(say("Carried over: settings outside the schema"), written)
     if found.left_behind and found.written is not None:
         items = (one_line(f"{key} = {plain_text(value)}") for key, value in found.left_behind.items())
