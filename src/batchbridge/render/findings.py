@@ -214,8 +214,10 @@ def _marked(file: str, number: int) -> tuple[str, str] | None:
 
 
 def _line_of(file: str, number: int) -> str:
-    """A line of a file; empty where it cannot be read."""
+    """A line of a file; empty where it cannot be read, and of a pipe, which would have to be waited for."""
     try:
+        if not Path(file).is_file():
+            return ""
         with Path(file).open(encoding="utf-8") as opened:
             return next(islice(opened, number - 1, None), "").rstrip()
     except (OSError, ValueError):
