@@ -90,7 +90,7 @@ def facts() -> dict[str, set[str]]:
     needed = {one for name in SPOKEN for one in said_in((SOURCE / "render" / name).read_text("utf-8"))}
     rows = {*titles_in(HOUSE).values(), *(row for one in plugins.adapters().values() for row in one.titles().values())}
     titles = {row.title for row in rows}
-    for file in (SOURCE.parents[1] / "plugins").glob("*/src/*/titles.json"):
+    for file in (Path(__file__).parents[2] / "plugins").glob("*/src/*/titles.json"):
         titles |= {title for title, _ in json.loads(file.read_text("utf-8")).values()}
     return {"known": {*literals(sources()), *KINDS}, "needed": needed, "titles": titles}
 

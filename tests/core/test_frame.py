@@ -79,13 +79,13 @@ def test_interpolations_follow_defaults_and_what_nobody_reads_is_at_its_own():
     assert (native["a.size"], native["a.rate"], unread) == (7, 0.5, set())
 
 
-def test_other_devices_than_the_configurations_are_a_note():
+def test_other_devices_than_the_configurations_are_a_warning():
     said = OmegaConfSettings()
     said.put_mapping({"gpus": 4}, {}, None)
     native = {"nodes": 2, "gpus": 4}
     assert NATIVELY.devices(native, "nodes", "gpus", said, Context()) == 8
     assert NATIVELY.devices(native, "nodes", "gpus", said, Context(world_size=16)) == 16
-    assert [found.severity for found in said.findings] == ["note"]
+    assert [found.severity for found in said.findings] == ["warning"]
 
 
 def test_what_is_set_on_top_of_words_counts():

@@ -67,6 +67,7 @@ def test_frameworks_are_extras_only(distribution: importlib.metadata.Distributio
         name for name in plain if name.startswith(("torch", "trl", "verl", "openrlhf", "hydra", "transformers"))
     ]
     extras = {"trl", "verl", "openrlhf", "try-verl", "try-openrlhf", "hydra", "speed", "html", "parquet", "remote"}
+    extras |= {"editor"}
     assert set(distribution.metadata.get_all("Provides-Extra") or ()) == extras
 
 

@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from batchbridge.contract.own_copy import OwnCopy
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
 from batchbridge.meaning.findings import Finding, Verdict, Where, counts, verdict
 from batchbridge.meaning.spec import DenominatorScope, Spec
+
+if TYPE_CHECKING:
+    from batchbridge.contract.own_copy import OwnCopy  # most runs are of an installed framework
 
 Mode = Literal["observe", "verify", "enforce"]
 ReportTo = Literal["trainer"]
