@@ -71,7 +71,7 @@ def shown() -> list[tuple[str, str]]:
 
 
 def test_the_commands_of_the_readme_print_what_it_shows(programs: Path, tmp_path: Path) -> None:
-    assert "(`batchbridge demo` writes this one)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(`batchbridge demo` writes it)" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert "a recipe for TRL" in said(programs, "batchbridge demo", tmp_path)
     where = said(programs, "python -c 'import batchbridge; print(batchbridge.__file__)'", tmp_path)
     assert where.startswith(str(programs.parent)), where
