@@ -181,7 +181,6 @@ WIDE_MARKS = {
     "\u3000": "' '",
 }
 """Marks of a Chinese keyboard, and what YAML and bash have in their place."""
-_IDEOGRAPH = re.compile("[\u3400-\u9fff]")
 
 
 def _wide_mark(name: str, finding: Finding) -> Iterator[str]:
@@ -204,11 +203,15 @@ LOOKED_AT = 200
 """Lines of a script in which a mark is looked for."""
 
 
+def _is_ideograph(letter: str) -> bool:
+    return "\u3400" <= letter <= "\u9fff"  # a pattern of so many letters takes milliseconds to compile
+
+
 def _marked(file: str, number: int) -> tuple[str, str] | None:
     """(`run.sh:3:14`, the mark) of a line's first mark of a Chinese keyboard that stands in no sentence."""
     line = re.sub(r"(^|\s)#.*", "", _line_of(file, number))
     for at, mark in enumerate(line):
-        if mark in WIDE_MARKS and not _IDEOGRAPH.search(line[max(at - 1, 0) : at + 2]):
+        if mark in WIDE_MARKS and not any(map(_is_ideograph, line[max(at - 1, 0) : at + 2])):
             return f"{shown_path(file)}:{number}:{at + 1}", mark
     return None
 
