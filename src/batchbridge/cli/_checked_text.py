@@ -69,7 +69,8 @@ class EditorFix:
 class CheckedText:
     """The text of the file `path`, as `batchbridge check` judges it with the project's settings.
 
-    texts: of other files that the editor has, where these count and not the ones on the disk.
+    texts: of other files that the editor has, whose comments count in the place of the disk's; a recipe that a script
+    names is read from the disk.
     """
 
     def __init__(self, text: str, path: Path, texts: Mapping[str, str] | None = None) -> None:
