@@ -227,9 +227,9 @@ def _to_do(found: Conversion, how: ConversionUse) -> Iterator[str]:
         steps.append(say("start it with: {command}", command=command_line))
     elif how.file is not None and names:
         steps.append(say("write them into {file}; its first lines say how it is started", file=one_line(how.file)))
-    unsaid = [report for report in found.outside if report.matters and report.value is not None]
-    if unsaid:
-        keys = ", ".join(f"{one_line(report.keys[0])} = {plain_text(report.value)}" for report in unsaid)
+    unmatched = [report for report in found.outside if report.matters and report.value is not None]
+    if unmatched:
+        keys = ", ".join(f"{one_line(report.keys[0])} = {plain_text(report.value)}" for report in unmatched)
         sentence = "look at these settings, for which {framework} has none that fits: {settings}"
         steps.append(say(sentence, framework=one_line(found.framework), settings=keys))
     number = 0
