@@ -6,7 +6,7 @@ Its own file: a role of an adapter (docs/house.md), imported only when it is nee
 from __future__ import annotations
 
 from batchbridge.kit.enforced_fields import EnforceableValues, also_off, given, one_of
-from batchbridge_open_instruct.engine import AGGREGATIONS
+from batchbridge_open_instruct.refusals import AGGREGATIONS
 
 ENFORCED: EnforceableValues = {
     **dict.fromkeys(("staleness.maximum", "optimizer_step.rollout_shuffle", "order.seed"), given),

@@ -28,16 +28,11 @@ from batchbridge_open_instruct import feed
 from batchbridge_open_instruct.candidates import FilledPlan, PassRate, objection, solved_of
 from batchbridge_open_instruct.completions import PackedBatch, PackedCompletion
 from batchbridge_open_instruct.inputs import changed
-from batchbridge_open_instruct.learners import Learner
+from batchbridge_open_instruct.learners import PLACE, Learner
 from batchbridge_open_instruct.writing import denominator
 
 if TYPE_CHECKING:
     from batchbridge_open_instruct.watching import OpenInstructStepProbe
-
-PLACE = "batchbridge_layer"
-"""The attribute of a learner that holds its layer; `batchbridge` is what `wrap` gives."""
-AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
-"""Aggregations that give every token of a step one weight: upstream divides a step's sum by one number."""
 
 
 def ask(learner: Learner, function: Any, *values: Any) -> Any:

@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.worker_layer import Seam
 from batchbridge_open_instruct import settings
 
 if TYPE_CHECKING:
     from batchbridge.kit.gradient_sketches import Sketches
+    from batchbridge.kit.worker_layer import Seam
 
+PLACE = "batchbridge_layer"
+"""The attribute of a learner that holds what `engine.install` made; `batchbridge` is what `wrap` gives."""
 MIXES_ITSELF = ("mamba", "ssm", "conv", "linear_", "recurrent", "rwkv", "layers_block_type")
 """Words in the names of a model's settings that say that its layers carry a state along a row."""
 
@@ -258,6 +260,8 @@ class FastLearner(Learner):
         looked at before the engine's, which clips without saying by how much."""
         from torch.optim import Optimizer
 
+        from batchbridge.kit.worker_layer import Seam
+
         engine = self.model
         clips = isinstance(engine.optimizer, Optimizer)
 
@@ -411,6 +415,8 @@ class OlmoLearner(Learner):
     ) -> Iterable[Seam]:
         """The seams of grpo.py's learner, as in `Learner`. Checkpoints call the optimizer's step too, to have its
         state."""
+        from batchbridge.kit.worker_layer import Seam
+
         module, optimizer, loader = self.module, self.optimizer, self.loader
         inside, self._before_backward = False, backward
 

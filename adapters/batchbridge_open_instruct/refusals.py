@@ -11,10 +11,11 @@ from batchbridge.kit.allowing import ADVANTAGES
 from batchbridge.kit.refusals import Answer, Refusals, any_on, common, own_spec, setting
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge_open_instruct import settings
-from batchbridge_open_instruct.engine import AGGREGATIONS
 from batchbridge_open_instruct.learners import Learner
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS
 
+AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
+"""Aggregations that give every token of a step one weight: upstream divides a step's sum by one number."""
 LOSSES = {"ppo": "dapo", "cispo": "cispo"}
 """Surrogate to `loss_fn`."""
 

@@ -1,5 +1,7 @@
 """Attaching to a learner of Open-Instruct's grpo_fast.py or grpo.py, in its process, and to the actor that prepares its
-data."""
+data.
+
+`check` imports this module for its refusals: what patches a learner is imported once there is one."""
 
 from __future__ import annotations
 
@@ -12,10 +14,8 @@ from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.producers import HeldAdvantages
 from batchbridge.kit.refusals import SettableFields, own_spec, split
-from batchbridge.kit.workers import orders_of
-from batchbridge_open_instruct import feed, settings
-from batchbridge_open_instruct.engine import PLACE, ask, install, remove
-from batchbridge_open_instruct.learners import FastLearner, OlmoLearner, kind_of, learner_of
+from batchbridge_open_instruct import settings
+from batchbridge_open_instruct.learners import PLACE, FastLearner, Learner, OlmoLearner, kind_of, learner_of
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT, checkout_of
 from batchbridge_open_instruct.refusals import LOSSES, REFUSALS, SAID, LearnerView, script
@@ -39,7 +39,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
         raise CannotAttach({"not_loaded": f"the learner has no model yet; wrap it after {learner.loading}"})
     holders = (_own_args(trainer), trainer.streaming_config, trainer.vllm_config)
     values = {**values_of(checkout, *holders), settings.SCRIPT: learner.script}
-    prompts = int(ask(learner, feed.prompts_of))
+    prompts = int(_asked(learner, "prompts_of"))
     context = Context(framework_version=checkout, world_size=int(trainer.world_size), dataset_size=prompts)
     return Source(values=values), context
 
@@ -85,8 +85,15 @@ SETTABLE: SettableFields = {
 
 def _view(trainer: Any) -> LearnerView:
     learner = learner_of(trainer)
-    own = str(ask(learner, feed.own_preparation)) if learner.is_loaded else ""
+    own = str(_asked(learner, "own_preparation")) if learner.is_loaded else ""
     return LearnerView(_own_args(trainer), trainer.streaming_config, learner, own)
+
+
+def _asked(learner: Learner, name: str) -> Any:
+    """The answer of the function `feed.NAME` in the actor that prepares the data of a loaded learner."""
+    from batchbridge_open_instruct import engine, feed
+
+    return engine.ask(learner, getattr(feed, name))
 
 
 def _own_args(trainer: Any) -> Any:
@@ -98,6 +105,9 @@ def _own_args(trainer: Any) -> Any:
 def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> Patched:
     """Patches the learner and its actor as `request.mode` says. Collective: all learners are wrapped together."""
     import torch.distributed as dist
+
+    from batchbridge.kit.workers import orders_of
+    from batchbridge_open_instruct.engine import install, remove
 
     own, left = split(request, SETTABLE) if request.mode == "enforce" else ({}, {})
     own.pop("use_kl_loss", None)  # the coefficient says it
@@ -138,5 +148,5 @@ RUNTIME = Runtime(
     training=lambda trainer: is_inside(trainer, *learner_of(trainer).training, of=("open_instruct", "olmo_core")),
     gather=lambda trainer, value: values_of_all_ranks(value),
     patch=_patch,
-    prompts=lambda trainer: ask(learner_of(trainer), feed.digest_of_prompts),
+    prompts=lambda trainer: _asked(learner_of(trainer), "digest_of_prompts"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import batchbridge.kit.versions  # `check` imports this module, and importlib.metadata brings email and sockets
 from batchbridge import CannotAttach, Reading, Source, Spec
@@ -14,7 +14,6 @@ from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import own_spec
 from batchbridge.kit.versions import readable
-from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.critic_refusals import SET_IN_CRITIC
 from batchbridge_openrlhf.critic_words import FORGOTTEN, KEPT
 from batchbridge_openrlhf.facts import settings_in
@@ -22,6 +21,9 @@ from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.refusals import ESTIMATORS, REFUSALS
 from batchbridge_openrlhf.settings import FREEZING, NEWEST, defaults_of, is_idle, options_of
 from batchbridge_openrlhf.user_options import RunningArguments, as_option_value
+
+if TYPE_CHECKING:
+    from batchbridge.kit.workers import Orders
 
 OFF = 1e30
 """A bound that is never reached, where a spec has none."""
@@ -178,6 +180,8 @@ def ticks_of(request: Request) -> int:
 
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    from batchbridge.kit.workers import orders_of  # `check` imports this module, and has no workers
+
     enforces = request.mode == "enforce"
     settings, left = settings_of(request) if enforces else ({}, {})
     ticks = ticks_of(request) if enforces else None

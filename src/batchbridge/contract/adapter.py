@@ -11,7 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.contract.outside import SharedSetting
@@ -175,13 +175,16 @@ class Adapter(ABC):
         return patterns
 
     @cached_property
-    def _outside_rows(self) -> tuple[tuple[Callable[[str], bool], str | SharedSetting], ...]:
-        return tuple((_fitting(pattern), what) for pattern, what in self._patterns().items())
+    def _outside(self) -> Callable[[str], str | SharedSetting | None]:
+        """The first row of `outside` that fits a key; kept, since all versions of a file are asked for the same."""
+        rows = tuple((_fitting(pattern), what) for pattern, what in self._patterns().items())
 
-    def _outside(self, key: str) -> str | SharedSetting | None:
-        """The first row of `outside` that fits."""
-        key = key.lstrip("+~")
-        return next((what for fits, what in self._outside_rows if fits(key)), None)
+        @lru_cache(maxsize=4096)
+        def first(key: str) -> str | SharedSetting | None:
+            key = key.lstrip("+~")
+            return next((what for fits, what in rows if fits(key)), None)
+
+        return first
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

@@ -24,7 +24,7 @@ from batchbridge.meaning.prompt_digest import digest_of
 from batchbridge.meaning.spec import Spec, Staleness
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read
-from batchbridge_open_instruct import feed, proven, runtime
+from batchbridge_open_instruct import engine, feed, proven, runtime
 from batchbridge_open_instruct.candidates import CandidateQueue
 from batchbridge_open_instruct.config import OpenInstructAdapter
 from batchbridge_open_instruct.learners import FastLearner
@@ -230,7 +230,7 @@ def test_every_reason_is_said_at_once(monkeypatch: pytest.MonkeyPatch, mode: Mod
     context = Context(framework_version=NEWEST, world_size=2, dataset_size=12)
     monkeypatch.setattr(runtime, "source_of", lambda trainer: (own, context))
     monkeypatch.setattr(runtime, "_checkout", lambda: NEWEST)
-    monkeypatch.setattr(runtime, "ask", lambda trainer, question: 12)
+    monkeypatch.setattr(engine, "ask", lambda trainer, question: 12)
     with pytest.raises(CannotAttach) as caught:
         wrap(learner, mode=mode)
     # The script's code is not here to be looked at, and that is one reason more.
