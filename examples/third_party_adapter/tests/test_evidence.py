@@ -65,11 +65,14 @@ class TestPocketsFunctions(EvidenceContract):
         return [float(each.grad[0]) for each in new]
 
     def native_gradients(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
-        found = []
-        for token in tokens:
-            new = torch.tensor([token.logprob], dtype=torch.float64, requires_grad=True)
-            one = trainer(case)
-            one.logprobs = lambda ids, tokens, new=new: new
-            one.loss([answer(1, token.advantage, new.new_tensor([token.old]))]).backward()
-            found.append(float(new.grad))
-        return found
+        return [one for token in tokens for one in self.native_completion_gradient(case, [token])]
+
+    def native_completion_gradient(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
+        new, old = (
+            torch.tensor([getattr(token, name) for token in tokens], dtype=torch.float64) for name in ("logprob", "old")
+        )
+        new.requires_grad_()
+        one = trainer(case)
+        one.logprobs = lambda ids, tokens: new
+        one.loss([answer(len(tokens), tokens[0].advantage, old)]).backward()
+        return new.grad.tolist()

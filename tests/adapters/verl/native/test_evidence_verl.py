@@ -145,21 +145,29 @@ class VerlsFunctions(EvidenceContract):
         return losses.grad[:, 0].tolist()
 
     def native_gradients(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
-        from verl.trainer.ppo.core_algos import get_policy_loss_fn, kl_penalty
-        from verl.utils.config import omega_conf_to_dataclass
+        return [row[0] * len(tokens) for row in gradients(case, [[token] for token in tokens])]
 
-        actor = omega_conf_to_dataclass(composed(case).actor_rollout_ref.actor)
-        new = torch.tensor([[token.logprob] for token in tokens], dtype=torch.float64, requires_grad=True)
-        old, reference, advantages = (
-            new.new_tensor([[getattr(token, name)] for token in tokens]) for name in ("old", "reference", "advantage")
-        )
-        mask = torch.ones_like(new)
-        named = {"old_log_prob": old, "log_prob": new, "advantages": advantages, "response_mask": mask}
-        loss, _ = get_policy_loss_fn(actor.policy_loss.loss_mode)(**named, loss_agg_mode="token-mean", config=actor)
-        if actor.use_kl_loss:
-            loss = loss + kl_penalty(new, reference, actor.kl_loss_type).mean() * actor.kl_loss_coef
-        (loss * len(tokens)).backward()
-        return new.grad[:, 0].tolist()
+    def native_completion_gradient(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
+        return gradients(case, [tokens])[0]
+
+
+def gradients(case: ValidCase, rows: Sequence[Sequence[Token]]) -> list[list[float]]:
+    """The gradient of the mean loss of all tokens, rows being completions of one length, at each of them."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn, kl_penalty
+    from verl.utils.config import omega_conf_to_dataclass
+
+    actor = omega_conf_to_dataclass(composed(case).actor_rollout_ref.actor)
+    new, old, reference, advantages = (
+        torch.tensor([[getattr(token, name) for token in row] for row in rows], dtype=torch.float64)
+        for name in ("logprob", "old", "reference", "advantage")
+    )
+    new.requires_grad_()
+    named = {"old_log_prob": old, "log_prob": new, "advantages": advantages, "response_mask": torch.ones_like(old)}
+    loss, _ = get_policy_loss_fn(actor.policy_loss.loss_mode)(**named, loss_agg_mode="token-mean", config=actor)
+    if actor.use_kl_loss:
+        loss = loss + kl_penalty(new, reference, actor.kl_loss_type).mean() * actor.kl_loss_coef
+    loss.backward()
+    return new.grad.tolist()
 
 
 def case(name: str, **values: Any) -> ValidCase:
@@ -192,6 +200,7 @@ LAWS = {
     "advantages": "test_advantages_are_those_that_the_framework_computes",
     "weights": "test_tokens_weigh_what_they_weigh_in_the_framework",
     "gradients": "test_a_token_has_the_frameworks_gradient",
+    "ratio": "test_the_ratio_is_taken_over_what_the_framework_takes_it_over",
 }
 Wrong = Callable[[Spec], dict[str, Any]]
 MISREADINGS: dict[str, tuple[str, str, Wrong]] = {
@@ -229,6 +238,7 @@ MISREADINGS: dict[str, tuple[str, str, Wrong]] = {
         "KL, low_var_kl",
         lambda spec: {"objective.kl_clamp": None, "objective.kl_log_ratio_clamp": None},
     ),
+    "the ratio is a token's": ("ratio", "gspo", lambda spec: {"objective.ratio_level": "token"}),
     "one bound of the ratio": ("gradients", "KL, k2, clip", lambda spec: {"objective.clip_high": 0.2}),
     "epochs are rollouts": (
         "rollouts",
