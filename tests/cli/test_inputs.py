@@ -136,6 +136,24 @@ def test_a_line_about_a_folders_run_says_what_is_missing(run: Run) -> None:
     assert (code, "valid under trl 0.15.0 to " in out) == (0, True)
 
 
+def test_a_line_of_a_folder_has_the_whole_message_the_rules_code_and_how_many_more_there_are(run: Run) -> None:
+    Path("recipes").mkdir()
+    Path("recipes", "a.yaml").write_text(f"{VALID}loss_type: nonsense\nscale_rewards: nonsense\n", encoding="utf-8")
+    said = json.loads(run("check", "recipes/a.yaml", *KNOWN, "--json")[1])["results"][0]["findings"]
+    first, *others = (one for one in said if one["severity"] == "error")
+    line = run("check", "recipes", *KNOWN)[1].splitlines()[0]
+    assert len(others) == 1
+    assert line.endswith(f"{first['message']} (and 1 more)    {first['code']}")
+
+
+@pytest.mark.parametrize("short", ["-w 8", "-n 1 -g 8"])
+def test_sizes_have_short_names(run: Run, short: str) -> None:
+    Path("a.yaml").write_text(VALID, encoding="utf-8")
+    long = ("--world-size", "8", "--dataset-size", "80", "--framework-version", "1.16.0", "--json")
+    words = (*short.split(), "-d", "80", *long[4:])
+    assert run("check", "a.yaml", *words) == run("check", "a.yaml", *long)
+
+
 def test_a_file_that_is_not_there_is_answered_with_one_that_is(run: Run) -> None:
     Path("recipe.yaml").write_text(VALID, encoding="utf-8")
     _, out, _ = run("check", "recpie.yaml", *KNOWN)

@@ -42,6 +42,7 @@ def test_what_takes_two_seconds_gets_a_bar_that_reaches_the_end(
     said = shown(monkeypatch, Terminal(), clock, each=0.5)
     assert "counted" in said
     assert "100%" in said
+    assert said.endswith("\n\x1b[1A\x1b[2K")  # the bar's line is erased
 
 
 def test_what_is_quick_gets_none(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:

@@ -26,8 +26,6 @@ MOST_PROCESSES, CHUNK = 8, 4
 """Processes that share the files of a folder, and files that one takes at a time."""
 MOST_BYTES = 32 << 20
 """Size of the largest program or notebook of a folder that is looked into (bytes)."""
-LONGEST = 80
-"""Characters of a line about a file, its name apart."""
 UNREAD = "not read"
 """The word of a file that looks like training and that nobody here reads."""
 _NO_RUN = ("BB005", "BB010", "BB020", "BB021")
@@ -104,11 +102,14 @@ def _uninterrupted() -> None:
 
 
 class FileVerdict(NamedTuple):
-    """The verdict on a file in one line. word: ok, error, undecided, not read, or skipped for what is not a run."""
+    """The verdict on a file in one line. word: ok, error, undecided, not read, or skipped for what is not a run. code:
+    the rule's, of the finding that `text` is the message of; others: how many more there are of its kind."""
 
     file: str
     word: str
     text: str
+    code: str = ""
+    others: int = 0
 
 
 def line(found: Check) -> FileVerdict:
@@ -118,16 +119,16 @@ def line(found: Check) -> FileVerdict:
     if (reason := no_run(found.reading)) is not None:
         whose = reason.code == "BB020" and "; it is" not in reason.message
         why = reason.message.partition(";")[0] if whose else reason.message
-        return FileVerdict(found.name, UNREAD if reason.code == LOOKS_LIKE_TRAINING else "skipped", _cut(why))
+        return FileVerdict(found.name, UNREAD if reason.code == LOOKS_LIKE_TRAINING else "skipped", _one_line(why))
     if found.verdict == "valid":
         return FileVerdict(found.name, "ok", _size(found.reading))
     word = "error" if found.verdict == "invalid" else "undecided"
-    return FileVerdict(found.name, word, _cut(next(one.message for one in found.findings if kind_of(one) == word)))
+    first, *others = (one for one in found.findings if kind_of(one) == word)
+    return FileVerdict(found.name, word, _one_line(first.message), first.code, len(others))
 
 
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def no_run(reading: Reading) -> Finding | None:
@@ -162,7 +163,9 @@ def told(lines: Sequence[FileVerdict]) -> Iterator[str]:
         yield said
     width = max((len(one.file) for one in lines), default=0)
     for one in lines:
-        yield f"{one.file:{width}}  {one.word:9}  {one.text}".rstrip()
+        more = f" (and {one.others} more)" if one.others else ""
+        code = f"    {one.code}" if one.code else ""
+        yield f"{one.file:{width}}  {one.word:9}  {one.text}{more}{code}".rstrip()
     counts = Counter(one.word for one in lines)
     said = ", ".join(
         f"{counts[word]} {word}" for word in ("ok", "error", "undecided", UNREAD, "skipped") if counts[word]

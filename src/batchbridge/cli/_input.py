@@ -42,6 +42,18 @@ def frameworks_for_completion(context: click.Context, option: click.Parameter, i
     return [name for name in plugins.adapters() if name.startswith(incomplete)]
 
 
+def versions_for_completion(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Known releases of the framework that the line names, the newest first; of every framework where it names none."""
+    from batchbridge.contract import plugins
+
+    own = {"version_a": "framework_a", "version_b": "framework_b", "to_version": "to"}.get(option.name or "")
+    said = (context.params.get(own) if own else None) or context.params.get("framework") or ""
+    adapters = plugins.adapters()
+    known = [adapters[said]] if said in adapters else [*adapters.values()]
+    found = [version for adapter in known for version in reversed(adapter.releases) if version.startswith(incomplete)]
+    return [*dict.fromkeys(found)]
+
+
 _FILE = click.argument("file", required=False, type=click.Path(path_type=str))
 
 _OPTIONS = (
@@ -61,14 +73,19 @@ _OPTIONS = (
     click.option(
         "--framework-version",
         metavar="VERSION",
+        shell_complete=versions_for_completion,
         help="Default: the project's setting, what is installed, or what the repository pins.",
     ),
-    click.option("--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy."),
+    click.option("-w", "--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy."),
     click.option(
-        "--nodes", type=SIZE, metavar="NODES", help="With --gpus, instead of --world-size; alone for a launch script."
+        "-n",
+        "--nodes",
+        type=SIZE,
+        metavar="NODES",
+        help="With --gpus, instead of --world-size; alone for a launch script.",
     ),
-    click.option("--gpus", type=SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),
-    click.option("--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset."),
+    click.option("-g", "--gpus", type=SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),
+    click.option("-d", "--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset."),
     click.option(
         "--env",
         "env",

@@ -1,4 +1,5 @@
-"""The progress of a command: a bar on standard error, of all that takes over two seconds while someone looks.
+"""The progress of a command: a bar on standard error, of all that takes over two seconds while someone looks. It is
+gone at the end.
 
 Its own file: four commands use it.
 """
@@ -15,6 +16,7 @@ import click
 _T = TypeVar("_T")
 PATIENCE_S = 2.0
 """Seconds without a bar."""
+_LINE_ABOVE_ERASED = "\x1b[1A\x1b[2K"
 
 
 def progress(items: Iterable[_T], length: int, label: str) -> Iterator[_T]:
@@ -37,6 +39,7 @@ def progress(items: Iterable[_T], length: int, label: str) -> Iterator[_T]:
         for item in iterator:
             yield item
             bar.update(1)
+    click.echo(_LINE_ABOVE_ERASED, nl=False, err=True)  # what is asked for stands alone on the screen
 
 
 def labelled(label: str) -> Callable[[Iterable[_T], int], Iterator[_T]]:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import InputCommand, input_options, language_option, named_framework, reading_from
+from batchbridge.cli._input import (
+    InputCommand,
+    frameworks_for_completion,
+    input_options,
+    language_option,
+    named_framework,
+    reading_from,
+    versions_for_completion,
+)
 from batchbridge.cli._output import keep, overwrite_option, writing
 from batchbridge.cli.main import EXIT_CODES, FINE, INVALID, NOT_EQUIVALENT
 from batchbridge.render.words import say, spoken
@@ -21,8 +29,15 @@ if TYPE_CHECKING:
 
 @click.command("convert", cls=InputCommand, short_help="Write a configuration in another framework's form.")
 @input_options
-@click.option("--to", required=True, metavar="NAME", help="The framework to write for.")
-@click.option("--to-version", metavar="VERSION", help="Its version; default: what the repository pins, or the newest.")
+@click.option(
+    "--to", required=True, metavar="NAME", shell_complete=frameworks_for_completion, help="The framework to write for."
+)
+@click.option(
+    "--to-version",
+    metavar="VERSION",
+    shell_complete=versions_for_completion,
+    help="Its version; default: what the repository pins, or the newest.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @overwrite_option
 @click.option("--format", "form", metavar="FORM", help="Form of the output; default: from FILE's name.")

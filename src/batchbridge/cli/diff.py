@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import SIZE, asked_for, language_option
+from batchbridge.cli._input import (
+    SIZE,
+    asked_for,
+    frameworks_for_completion,
+    language_option,
+    versions_for_completion,
+)
 from batchbridge.cli._output import html_option, write_page
 from batchbridge.cli._tables import show
 from batchbridge.cli.main import EXIT_CODES
@@ -16,15 +22,21 @@ from batchbridge.render.words import spoken
 @click.command("diff", short_help="Say how two configurations differ in meaning.")
 @click.argument("a", type=click.Path(path_type=str))
 @click.argument("b", type=click.Path(path_type=str), required=False)
-@click.option("--framework", metavar="NAME", help="Framework of A and B.")
-@click.option("--framework-a", metavar="NAME", help="The same for A.")
-@click.option("--framework-b", metavar="NAME", help="The same for B.")
-@click.option("--framework-version", "version", metavar="VERSION", help="The framework's version, for A and B.")
-@click.option("--version-a", metavar="VERSION", help="The same for A.")
-@click.option("--version-b", metavar="VERSION", help="The same for B.")
-@click.option("--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy, for A and B.")
-@click.option("--nodes", type=SIZE, metavar="NODES", help="With --gpus, instead of --world-size.")
-@click.option("--gpus", type=SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1).")
+@click.option("--framework", metavar="NAME", shell_complete=frameworks_for_completion, help="Framework of A and B.")
+@click.option("--framework-a", metavar="NAME", shell_complete=frameworks_for_completion, help="The same for A.")
+@click.option("--framework-b", metavar="NAME", shell_complete=frameworks_for_completion, help="The same for B.")
+@click.option(
+    "--framework-version",
+    "version",
+    metavar="VERSION",
+    shell_complete=versions_for_completion,
+    help="The framework's version, for A and B.",
+)
+@click.option("--version-a", metavar="VERSION", shell_complete=versions_for_completion, help="The same for A.")
+@click.option("--version-b", metavar="VERSION", shell_complete=versions_for_completion, help="The same for B.")
+@click.option("-w", "--world-size", type=SIZE, metavar="DEVICES", help="Devices that train the policy, for A and B.")
+@click.option("-n", "--nodes", type=SIZE, metavar="NODES", help="With --gpus, instead of --world-size.")
+@click.option("-g", "--gpus", type=SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1).")
 @click.option("--world-size-a", type=SIZE, metavar="DEVICES", help="The same for A.")
 @click.option("--world-size-b", type=SIZE, metavar="DEVICES", help="The same for B.")
 @click.option(
@@ -33,7 +45,7 @@ from batchbridge.render.words import spoken
 @click.option(
     "--set-b", metavar="KEY=VALUE", multiple=True, help="A setting of B in its framework's own spelling; repeat."
 )
-@click.option("--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset, for A and B.")
+@click.option("-d", "--dataset-size", type=SIZE, metavar="PROMPTS", help="Prompts in the dataset, for A and B.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="An environment variable of launch scripts; repeat.")
 @click.option("--command-a", type=SIZE, metavar="NUMBER", help="Number of the command in launch script A, from 1.")
 @click.option("--command-b", type=SIZE, metavar="NUMBER", help="Number of the command in launch script B, from 1.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchbridge.cli._input import frameworks_for_completion
 from batchbridge.cli.main import INVALID, UNDECIDED
 from batchbridge.errors import BatchBridgeError
 
@@ -69,7 +70,12 @@ if TYPE_CHECKING:
 @click.option("-v", "--verbose", is_flag=True, help="List every patch of the trainer.")
 @click.option("--dry", is_flag=True, help="Train nothing: end once the trainer is built, explain and judge it.")
 @click.option("--handed-over", is_flag=True, hidden=True, help="Go on with a launch that was sent with a job.")
-@click.option("--framework", metavar="NAME", help="Framework of COMMAND; detected by default.")
+@click.option(
+    "--framework",
+    metavar="NAME",
+    shell_complete=frameworks_for_completion,
+    help="Framework of COMMAND; detected by default.",
+)
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     spec_file: str | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from batchbridge.cli._input import frameworks_for_completion, named_framework
+from batchbridge.cli._input import frameworks_for_completion, named_framework, versions_for_completion
 from batchbridge.cli._output import keep, overwrite_option, writing
 from batchbridge.cli.main import FINE
 
@@ -140,7 +140,10 @@ _KINDS = {int: "whole number", float: "number", str: "text", bool: "true, false"
     help="The schema of this framework's own configuration file, for editors.",
 )
 @click.option(
-    "--framework-version", metavar="VERSION", help="Default: the one installed, pinned here, or the newest known."
+    "--framework-version",
+    metavar="VERSION",
+    shell_complete=versions_for_completion,
+    help="Default: the one installed, pinned here, or the newest known.",
 )
 @click.option(
     "--table", is_flag=True, help="Print a table instead: one row per field or key, with unit, default and meaning."
