@@ -58,6 +58,7 @@ class TrlAdapter(PackagedAdapter):
     reports = "batchbridge_trl.reporting:report"
     resumes = "`trainer.train(resume_from_checkpoint=True)`, with the same output_dir"
     packs = True
+    elsewhere = ("BB-TRL-100",)
     texts = "batchbridge_trl.texts:TEXTS"
     tries = "batchbridge_trl.trying:TRIAL"
     rule_table = "batchbridge_trl.rules:RULES"
@@ -136,11 +137,16 @@ class TrlAdapter(PackagedAdapter):
         of_its_own = {key: given[key] for key in own}
         given = {key: value for key, value in given.items() if key not in own}
         default_of: dict[str, str] = {}
-        with_unsloth = built is not None and "unsloth" in built.modules  # importing it replaces TRL's classes
-        if with_unsloth:
+        filled = None
+        if built is not None and "unsloth" in built.modules:  # importing it replaces TRL's classes
             from batchbridge_trl import unsloth
 
-            given, default_of = unsloth.settings(given, rows, version)
+            release = unsloth.release_of(source, built)
+            found += unsloth.unknown(release, built)
+            if not release.has(unsloth.KNOWN):
+                return self.unread(version, found, context)
+            filled = unsloth.settings(given, rows, version, release)
+            given, default_of = filled.given, filled.origins
         script = script_of_ones_own(source.argv)
         if built and not built.name.startswith(("trl.", "unsloth.")) and built.name != "GRPOConfig" and not built.bases:
             script = built.name  # a copy of TRL's class, say; what it takes besides is not known
@@ -176,8 +182,8 @@ class TrlAdapter(PackagedAdapter):
             native[WORLD] = None
         else:
             places[WORLD] = Where(WORLD, world.size, world.provenance.file, world.provenance.line)
-        if built is not None and with_unsloth:
-            found += unsloth.rewritten(native, native[WORLD], built.place)
+        if built is not None and filled is not None:
+            found += unsloth.changes(native, filled, version, built.place)
         if source.trainers:
             from batchbridge_trl.given_arguments import refused_arguments
 

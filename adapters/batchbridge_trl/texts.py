@@ -52,4 +52,15 @@ TEXTS: tuple[ErrorText, ...] = (
             Fix("the parameters of your version: batchbridge check FILE.py names them"),
         ),
     ),
+    _text(
+        name="trl-unsloth-refuses",
+        versions=">=0.15",
+        pattern=r"Unsloth: (?:Please set a positive non-zero temperature|GRPO needs trl >= [\d.]{1,9})",
+        rule="with Unsloth, temperature lies between 0 and 10, and trl is one that its release takes",
+        meaning="Unsloth's constructor stands in place of TRL's, and refuses what TRL itself may take",
+        phase="construction",
+        source="unsloth 2026.10.9 models/rl.py",
+        codes=("BB-TRL-100", "BB-TRL-102"),
+        neighbours=lambda n: (Fix("temperature = 1.0"), Fix("trl 0.20.0 to 1.15.0, with Unsloth 2026.10.9")),
+    ),
 )

@@ -1,42 +1,63 @@
 """Unsloth's GRPOConfig: importing unsloth puts it in place of TRL's, with other defaults and rewritten settings.
 
-Source: unsloth 2026.10.9 models/rl.py:3309-3600 (defaults in `replacements`, rewrites in `extra_args`), read.
+Source: models/rl.py (`replacements`, `extra_args`) and the requirements of 60 releases of unsloth, those on both sides
+of each change among them, read; trl 0.15.0 to 0.17.0 have the text that `grpo_trainer_fix_batch_size` looks for.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from batchbridge import Finding, Where
+from batchbridge import Finding, Fix, Source, Where
+from batchbridge.kit import Construction, pinned
 from batchbridge.kit.key_table import Key
-from batchbridge.kit.versions import includes
+from batchbridge.kit.versions import includes, installed
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, STEPS
+from batchbridge_trl.world import KEY as WORLD
 
-VERSION = "2026.10.9"
-"""The release of Unsloth whose defaults these are."""
-_DEFAULTS: Mapping[str, Any] = {
-    MICRO: 4,
-    ACCUMULATION: 2,
-    GENERATIONS: 8,
-    "per_device_eval_batch_size": 4,
-    "eval_accumulation_steps": 2,
-    "weight_decay": 0.001,
-    "seed": 3407,
-    "optim": "adamw_8bit",
-    "learning_rate": 5e-05,
-    "logging_steps": 1,
-    "logging_nan_inf_filter": False,
-    "torch_empty_cache_steps": 250,
-    "bf16": False,
-    "fp16": False,
-    "report_to": "none",
-    "vllm_mode": "colocate",
-    "vllm_importance_sampling_correction": False,
-    "router_aux_loss_coef": 0.0,
-    "mask_truncated_completions": False,
-}
+NEWEST = "2026.10.9"
+KNOWN = f">=2025.2.15,<={NEWEST}"
+REWRITES, ELSEWHERE, UNKNOWN, TEMPERATURE = "BB-TRL-096", "BB-TRL-100", "BB-TRL-101", "BB-TRL-102"
+SENTINELS = ">=2026.9.12"
+"""Releases in which unset and default are told apart: what the user says of these settings is kept."""
+_DEFAULTS: tuple[tuple[str, str, Any], ...] = (
+    ("", MICRO, 4),
+    ("", ACCUMULATION, 2),
+    (">=2025.5.8", GENERATIONS, 8),
+    ("", "per_device_eval_batch_size", 4),
+    ("", "eval_accumulation_steps", 2),
+    ("<2026.5.7", "weight_decay", 0.01),
+    (">=2026.5.7", "weight_decay", 0.001),
+    ("", "seed", 3407),
+    ("", "optim", "adamw_8bit"),
+    ("", "learning_rate", 5e-05),
+    ("", "logging_steps", 1),
+    ("", "logging_nan_inf_filter", False),
+    ("", "torch_empty_cache_steps", 250),
+    (">=2025.6.5", "bf16", False),
+    (">=2025.6.5", "fp16", False),
+    (">=2025.12.6", "report_to", "none"),
+    (">=2025.5.8", "vllm_mode", "colocate"),
+    (">=2025.7.4,<2025.9.1", "auto_find_batch_size", True),
+    (">=2025.9.3", "vllm_importance_sampling_correction", False),
+    (">=2026.7.1", "router_aux_loss_coef", 0.0),
+    (">=2025.9.1,<2026.9.12", "loss_type", "bnpo"),
+    (">=2025.6.5,<2026.9.12", "beta", 0.001),
+)
+"""Releases, setting and the default that it has there, whatever TRL's is."""
+_TAKES: tuple[tuple[str, str], ...] = (
+    (">=2025.3.4,<2025.5.8", "<=0.15.2"),
+    (">=2025.9.11,<2025.10.9", "<=0.23.0"),
+    (">=2025.10.9,<2025.11.4", ">=0.18.2,<=0.23.0"),
+    (">=2025.11.4,<2026.9.12", ">=0.18.2,<=0.24.0"),
+    (">=2026.9.12,<2026.10.1", ">=0.20.0,<=0.24.0"),
+    (">=2026.10.1,<2026.10.4", ">=0.20.0,<=1.13.0"),
+    (">=2026.10.4", ">=0.20.0,<=1.15.0"),
+)
+"""Releases, and those of TRL that they take: their requirement, or where it is narrower what their trainer refuses (an
+ImportError below 0.20.0, of what is in `SENTINELS`). The others require none that is newer than TRL's first tables."""
 OWN = frozenset(
     {
         *("vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch"),
@@ -46,40 +67,161 @@ OWN = frozenset(
 """Settings of Unsloth's own that no batch depends on."""
 
 
-def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The settings that Unsloth hands TRL, of those that the user gave, and the origin of each default that it fills
-    in."""
+class Unsloth(NamedTuple):
+    """The release of Unsloth that a program runs. named: whether anything says so; else it is the newest one known."""
+
+    version: str
+    named: bool
+
+    @property
+    def name(self) -> str:
+        """Its name in a sentence."""
+        return f"Unsloth {self.version}" if self.named else f"Unsloth {self.version} (the newest; none is named)"
+
+    @property
+    def source(self) -> str:
+        """The place where what it does was read."""
+        return f"unsloth {self.version} models/rl.py"
+
+    def has(self, releases: str) -> bool:
+        """Whether it is one of some releases."""
+        return includes(releases, self.version)
+
+
+def release_of(source: Source, built: Construction) -> Unsloth:
+    """The release that takes the place of the classes that a program constructs: the one that is installed here, that a
+    cell pins, or the repository; the first of these counts, as for TRL."""
+    version = installed("unsloth") or built.pins.get("unsloth")
+    if version is None and source.path is not None and (pin := pinned(source.path, "unsloth")) is not None:
+        version = pin.version
+    if version is not None and version.startswith("git+") and "@" not in version.partition("://")[2]:
+        version = None  # the newest code
+    return Unsloth(NEWEST, named=False) if version is None else Unsloth(version, named=True)
+
+
+def unknown(unsloth: Unsloth, built: Construction) -> Iterator[Finding]:
+    """The finding that a release is none whose defaults are known, or that it is open whether it stands in TRL's
+    place; settings are then read as if it did."""
+    if not unsloth.has(KNOWN):
+        message = f"the defaults of Unsloth {unsloth.version:.40} are not known; known are those of {KNOWN}"
+        fix = Fix(f"pin a release that is known: unsloth=={NEWEST}")
+    elif only_if := built.modules["unsloth"]:
+        message = f"whether Unsloth replaces trl's GRPOConfig depends on what only running would tell: {only_if}"
+        fix = Fix("import unsloth on every way, or on none")
+    else:
+        return
+    yield Finding(UNKNOWN, "error", "config", message, (built.place,), (fix,), undecided=True)
+
+
+class Filled(NamedTuple):
+    """The settings that a release of Unsloth hands TRL: those of the user, rewritten; the origin of each default that
+    it fills in; sentences about what it changes of the user's."""
+
+    release: Unsloth
+    given: dict[str, Any]
+    origins: dict[str, str]
+    changed: tuple[str, ...]
+
+
+def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str, unsloth: Unsloth) -> Filled:
+    """The settings that Unsloth's constructor hands TRL's, of those that the user gave."""
     kept = {key: value for key, value in given.items() if key not in OWN}
     has = {key for key, row in rows.items() if not row.fixed}
-    # transformers 5 takes a share of the steps as warmup_steps below 1, and loses warmup_ratio later.
-    defaults = {**_DEFAULTS, "warmup_ratio" if "warmup_ratio" in has else "warmup_steps": 0.1}
-    own = given.get("loss_type")
-    loss = own or ("dapo" if includes(">=0.22", version) else "bnpo")
-    defaults |= {"loss_type": loss, "beta": 0.0 if str(loss).lower() in ("dapo", "dr_grpo") else 0.001}
-    if own is not None and str(own).lower() == "dapo":
-        defaults |= {"mask_truncated_completions": True, "epsilon_high": 0.28}
-    if own is not None and str(own).lower() == "cispo":
-        defaults["epsilon_high"] = 5.0
-    filled = {key: value for key, value in defaults.items() if key in has and kept.get(key) is None}
-    return {**kept, **filled}, dict.fromkeys(filled, f"default of unsloth {VERSION}")
+    # With transformers 5 a share of the steps is warmup_steps below 1; it loses warmup_ratio later.
+    warmup = "warmup_ratio" if "warmup_ratio" in has or not unsloth.has(">=2026.2.1") else "warmup_steps"
+    defaults = {key: value for releases, key, value in _DEFAULTS if unsloth.has(releases)} | {warmup: 0.1}
+    filled = {key: value for key, value in defaults.items() if key in has and key not in kept}
+    changed: dict[str, Any] = {}
+    if unsloth.has(SENTINELS):
+        filled |= _of_sentinels(kept, has, version)
+    if unsloth.has(">=2025.5.8") and {"loss_type", "scale_rewards"} <= has:
+        before = {key: row.default for key, row in rows.items()} | kept | filled
+        changed = _of_the_loss(before, kept, unsloth)
+    said = tuple(
+        f"Unsloth changes {key} = {kept[key]} to {value} with loss_type = {kept.get('loss_type')}"
+        for key, value in changed.items()
+        if key in kept and key in has and kept[key] != value
+    )
+    filled |= {key: value for key, value in changed.items() if key not in kept and key in has}
+    whole = {**kept, **{key: value for key, value in changed.items() if key in kept}, **filled}
+    return Filled(unsloth, whole, dict.fromkeys(filled, f"default of unsloth {unsloth.version}"), said)
 
 
-def rewritten(native: dict[str, Any], world_size: int | None, place: Where) -> Iterator[Finding]:
-    """Changes the converted settings as Unsloth's constructor does, and says so."""
-    micro, accumulation, group = native.get(MICRO), native.get(ACCUMULATION), native.get(GENERATIONS)
-    sizes = [one for one in (micro, accumulation, world_size, group) if isinstance(one, int) and one > 0]
-    derived = native.get(STEPS) is None and native.get(BATCH) is None
-    if derived and len(sizes) == 4 and math.prod(sizes[:3]) % sizes[3]:
-        product = f"{micro} x {accumulation} x {world_size} (completions per rollout)"
-        message = (
-            f"Unsloth changes {MICRO} = {micro} to {GENERATIONS} = {group}: {product} is not a multiple of {group}"
-        )
-        native[MICRO] = group
-        yield Finding("BB-TRL-096", "warning", "construction", message, (place,), source=_SOURCE)
-    if native.get("loss_type") == "dr_grpo" and native.get("scale_rewards") in (True, "group"):
-        native["scale_rewards"] = "none" if isinstance(native["scale_rewards"], str) else False
-        message = "Unsloth sets scale_rewards to False with loss_type = dr_grpo"
-        yield Finding("BB-TRL-096", "warning", "construction", message, (place,), source=_SOURCE)
+def _of_sentinels(kept: Mapping[str, Any], has: set[str], version: str) -> dict[str, Any]:
+    """The values that newer releases put where a setting is unset or None."""
+    own = kept.get("loss_type")
+    loss = str(own or ("dapo" if includes(">=0.22", version) else "bnpo")).lower()
+    found: dict[str, Any] = {"beta": 0.0 if loss in ("dapo", "dr_grpo") else 0.001, "mask_truncated_completions": False}
+    if own is None:
+        found["loss_type"] = loss
+    if own is not None and loss == "dapo":
+        found |= {"mask_truncated_completions": True, "epsilon_high": 0.28}
+    if loss == "cispo":
+        found["epsilon_high"] = 5.0
+    return {key: value for key, value in found.items() if key in has and kept.get(key) is None}
 
 
-_SOURCE = f"unsloth {VERSION} models/rl.py"
+def _of_the_loss(before: Mapping[str, Any], kept: Mapping[str, Any], unsloth: Unsloth) -> dict[str, Any]:
+    """The settings that the loss changes. before: the settings with defaults; kept: the user's alone."""
+    found: dict[str, Any] = {}
+    loss = str(before.get("loss_type")).lower()
+    if loss in ("dr_grpo", "dapo") and loss != before.get("loss_type"):
+        found["loss_type"] = loss
+    scale = before.get("scale_rewards")
+    if loss == "dr_grpo" and scale is None:
+        found["scale_rewards"] = True
+    elif loss == "dr_grpo" and (scale is True or (scale == "group" and unsloth.has(SENTINELS))):
+        found["scale_rewards"] = False
+    if loss == "dapo" and not unsloth.has(SENTINELS):
+        found |= {"mask_truncated_completions": True, "epsilon_high": 0.28}
+        if unsloth.has(">=2025.6.5,<2025.11.4"):
+            found["beta"] = 0.0
+        if unsloth.has(">=2025.6.5,<2025.10.12"):
+            found["loss_type"] = "bnpo"
+    return found
+
+
+def changes(native: dict[str, Any], filled: Filled, version: str, place: Where) -> Iterator[Finding]:
+    """Changes the sizes among the converted settings as Unsloth's constructor does, and says all that it does."""
+    unsloth = filled.release
+    takes = next((trl for releases, trl in _TAKES if unsloth.has(releases)), "")
+    if not includes(takes, version):
+        text = f"{unsloth.name} takes trl {takes.replace(',', ' and ')}, and not {version}"
+        ways = (Fix(f"install a release of trl that it takes ({takes}), or name the release of Unsloth in a pin"),)
+        yield Finding(ELSEWHERE, "error", "construction", text, (place,), ways, None, unsloth.source, undecided=True)
+    for message in filled.changed:
+        yield Finding(REWRITES, "warning", "construction", message, (place,), source=unsloth.source)
+    yield from _sizes_rewritten(native, version, unsloth, place)
+    heat = native.get("temperature")
+    if unsloth.has(">=2025.6.5") and isinstance(heat, (int, float)) and not 0 < heat < 10:
+        text = f"temperature = {heat}: {unsloth.name} refuses one that is not between 0 and 10"
+        ways = (Fix("give a temperature above 0 and below 10", {"temperature": 1.0}),)
+        where = (Where("temperature", heat), place)
+        yield Finding(TEMPERATURE, "error", "construction", text, where, ways, _HEAT, unsloth.source)
+
+
+_HEAT = "ValueError: Unsloth: Please set a positive non-zero temperature"
+
+
+def _sizes_rewritten(native: dict[str, Any], version: str, unsloth: Unsloth, place: Where) -> Iterator[Finding]:
+    micro, group = native.get(MICRO), native.get(GENERATIONS)
+    numbers = micro, native.get(ACCUMULATION), native.get(WORLD)
+    sizes = [one for one in (*numbers, group) if isinstance(one, int) and one > 0]
+    if not isinstance(micro, int) or not isinstance(group, int) or micro < 1 or group < 1:
+        return
+    text = "`per_device_train_batch_size`"
+    if includes("<0.18", version) or unsloth.has(">=2025.5.8,<2025.11.4"):
+        if micro % group == 0:
+            return
+        why = f"it is not a multiple of {group}"
+    elif unsloth.has(">=2025.11.4") and native.get(STEPS) is None and native.get(BATCH) is None and len(sizes) == 4:
+        if math.prod(sizes[:3]) % group == 0:
+            return
+        why = f"{' x '.join(map(str, numbers))} (completions per rollout) is not a multiple of {group}"
+        text += " * `gradient_accumulation_steps` * `world_size`"
+    else:
+        return
+    message = f"Unsloth changes {MICRO} = {micro} to {GENERATIONS} = {group}: {why}"
+    native[MICRO] = group
+    said = f"Unsloth: We now expect {text} to be a multiple of `num_generations`."
+    yield Finding(REWRITES, "warning", "construction", message, (place,), (), said, unsloth.source)

@@ -138,7 +138,7 @@ COMMON_TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="unsloth-silent-rewrite",
         framework="unsloth",
-        versions="with trl >=0.15 (no adapter reads Unsloth)",
+        versions="with trl >=0.15",
         pattern=pattern(r"change the batch size of # to the `?num_generations`? of #", "micro", "group"),
         rule="per_device_train_batch_size is a multiple of num_generations",
         meaning="no error: Unsloth rewrites per_device_train_batch_size, so an optimizer step has more completions "

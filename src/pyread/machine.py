@@ -10,7 +10,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyread.calls import ENDS, Calls, Ended, LoadFile, LoopEnds, Returned, default_of
 from pyread.expressions import one_of
@@ -28,6 +28,14 @@ FindModule = Callable[[str, str], "tuple[str, str] | None"]
 """(dotted name, file that imports it) to (text, file), or None where it is not a file of the program."""
 
 
+class Imported(NamedTuple):
+    """A module that a program imports: how many it has imported before; the expression that only running the program
+    would tell, and on which the import depends (empty: on none)."""
+
+    order: int
+    only_if: str
+
+
 class Machine(Calls):
     """A program while it is read: its statements, with the modules that were imported."""
 
@@ -36,8 +44,8 @@ class Machine(Calls):
     ) -> None:
         super().__init__(env, words, load_file)
         self.find_module = find_module
-        self.imported: set[str] = set()
-        self.names: set[str] = set()
+        self.imported: dict[str, Imported] = {}
+        self.names: dict[str, int] = {}
         self.functions: list[Function] = []
         self.trees: dict[str, ast.Module] = {}
         self._modules: dict[str, Scope] = {}
@@ -137,19 +145,24 @@ class Machine(Calls):
 
     def _run_Import(self, node: ast.Import, scope: Scope) -> None:
         for alias in node.names:
-            self.imported.add(alias.name)
+            self._imports(alias.name)
             name = alias.name if alias.asname else alias.name.partition(".")[0]
             own = self.module(name, scope.file)
             scope.names[alias.asname or name] = Symbol(name) if own is None else own
+
+    def _imports(self, name: str) -> None:
+        """Notes a module that is someone else's where it is first met."""
+        only_if = self._conditions[-1].expression if self._conditions else ""
+        self.imported.setdefault(name, Imported(len(self.imported), only_if))
 
     def _run_ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
         name = "." * node.level + (node.module or "")
         own = self.module(name, scope.file)
         full = name.lstrip(".")
         if own is None:
-            self.imported.add(full)
+            self._imports(full)
         for alias in node.names:
-            self.names.add(f"{full}.{alias.name}")
+            self.names[f"{full}.{alias.name}"] = len(self.imported)
             if alias.name == "*":
                 scope.names |= {key: one for key, one in (own.names if own else {}).items() if not key.startswith("_")}
                 continue

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyread.calls import LoadFile
-from pyread.machine import FindModule, Machine
+from pyread.machine import FindModule, Imported, Machine
 from pyread.notebook import NotebookCode, code_of_notebook
 from pyread.uses import Uses
 from pyread.values import Call, Place, Scope, StartedCommand
@@ -22,18 +22,19 @@ _OF_GIT = re.compile(r"(git\+[^\s\"'#]*/([A-Za-z][\w.-]*?)(?:\.git)?/?(?:@[^\s\"
 class Program(NamedTuple):
     """The objects that a Python program builds.
 
-    calls: of classes, in the order in which they run. imported: full names of modules that are not the program's own.
-    pins: distribution to the version, or the reference of git's, that a cell installs. unread: numbers of a
-    notebook's cells that are not Python. assumed: questions to the machine that were answered as a machine that
-    trains would. whole: whether it was read to its end, within the bounds of `machine`. started: commands that it
-    starts as processes. declared: names that its own parsers and dataclasses take from the command line. filters: it
-    leaves out itself what a class does not take. composes: folder and name of what `hydra.main` composes for it.
-    names: full names of what it imports from modules. trees: file to its statements, of the program and each of its
-    modules; the first is the program's own.
+    calls: of classes, in the order in which they run. imported: full names of modules that are not the program's own,
+    and when each was first met. pins: distribution to the version, or the reference of git's, that a cell installs.
+    unread: numbers of a notebook's cells that are not Python. assumed: questions to the machine that were answered as
+    a machine that trains would. whole: whether it was read to its end, within the bounds of `machine`. started:
+    commands that it starts as processes. declared: names that its own parsers and dataclasses take from the command
+    line. filters: it leaves out itself what a class does not take. composes: folder and name of what `hydra.main`
+    composes for it. names: full names of what it imports from modules, with the number of modules that it had imported
+    when it last did. trees: file to its statements, of the program and each of its modules; the first is the program's
+    own.
     """
 
     calls: tuple[Call, ...]
-    imported: frozenset[str]
+    imported: Mapping[str, Imported]
     pins: Mapping[str, str]
     unread: tuple[int, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -42,7 +43,7 @@ class Program(NamedTuple):
     declared: frozenset[str] = frozenset()
     filters: bool = False
     composes: tuple[str, str] | None = None
-    names: frozenset[str] = frozenset()
+    names: Mapping[str, int] = {}
     trees: Mapping[str, ast.Module] = {}
 
     def uses(self, call: Call) -> frozenset[str] | None:
@@ -89,7 +90,7 @@ def read_python(
     machine.read_the_rest(scope)
     return Program(
         tuple(machine.calls),
-        frozenset(machine.imported),
+        dict(machine.imported),
         _pins(code.shell),
         code.unread,
         tuple(sorted(machine.assumed)),
@@ -98,7 +99,7 @@ def read_python(
         frozenset(machine.declared),
         machine.filters,
         machine.composes,
-        frozenset(machine.names),
+        dict(machine.names),
         dict(machine.trees),
     )
 

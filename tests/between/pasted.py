@@ -40,6 +40,8 @@ PASTED = {
 """One text as users pasted it (numbers from their threads where they are known), by the name of its row."""
 
 SAID = {
+    "trl-unsloth-refuses": "ValueError: Unsloth: Please set a positive non-zero temperature since your results will be "
+    "wrong.",
     "trl-evaluation-batch": "ValueError: The global eval batch size (8 * 7) must be divisible by the number of "
     "generations used for evaluation (6).",
     "trl-trainer-arguments": "TypeError: GRPOTrainer.__init__() got an unexpected keyword argument 'tokenizer'",

@@ -216,45 +216,6 @@ def test_of_a_program_only_the_renamed_keyword_is_edited(tmp_path: Path) -> None
     assert file.read_text() == before.replace("torch_dtype=", "dtype=")
 
 
-# ---- Unsloth
-
-
-def unsloth(folder: Path, text: str) -> Reading:
-    file = folder / "train.py"
-    file.write_text(f"from unsloth import FastLanguageModel\nfrom trl import GRPOConfig, GRPOTrainer\n{text}")
-    return read(file)
-
-
-def test_unsloth_fills_in_its_own_defaults(tmp_path: Path) -> None:
-    reading = unsloth(tmp_path, "GRPOTrainer('m', [len], args=GRPOConfig()).train()\n")
-    assert reading.verdict == "valid"
-    assert {key: reading.native[key] for key in ("per_device_train_batch_size", "gradient_accumulation_steps")} == {
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-    }
-    assert reading.provenance["order.seed"].value == 3407
-    assert reading.provenance["order.seed"].detail == "default of unsloth 2026.10.9"
-
-
-def test_unsloth_changes_a_batch_that_does_not_divide_where_trl_refuses_it(tmp_path: Path) -> None:
-    sizes = "per_device_train_batch_size=1, num_generations=6, gradient_accumulation_steps=1"
-    text = f"GRPOTrainer('m', [len], args=GRPOConfig({sizes})).train()\n"
-    reading = unsloth(tmp_path, text)
-    assert reading.verdict == "valid"
-    assert "BB-TRL-096" in codes(reading, "warning")
-    assert reading.derived is not None
-    assert reading.derived["completions_per_step"] == 6
-    (tmp_path / "plain.py").write_text(f"from trl import GRPOConfig, GRPOTrainer\n{text}")
-    assert codes(read(tmp_path / "plain.py")) == {"BB-TRL-021"}  # the control: without unsloth
-
-
-@pytest.mark.parametrize(
-    ("said", "beta"), [("", 0.0), ("loss_type='bnpo'", 0.001), ("loss_type='bnpo', beta=0.5", 0.5)]
-)
-def test_unsloth_s_penalty_depends_on_the_loss(tmp_path: Path, said: str, beta: float) -> None:
-    assert unsloth(tmp_path, f"GRPOTrainer('m', [len], args=GRPOConfig({said})).train()\n").native["beta"] == beta
-
-
 # ---- settings of transformers
 
 

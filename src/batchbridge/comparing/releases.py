@@ -88,6 +88,7 @@ def judged(
     asked = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
     if adapter is None or not asked:
         return None
+    asked = [one for one in asked if not _coded(one[1], adapter.elsewhere)] or asked
     lacking = [undeclared(adapter, reading) for _, reading in asked]
     nowhere = tuple(key for key in lacking[-1] if all(key in keys for keys in lacking))
     refused = _refused_everywhere(adapter, [reading for _, reading in asked]) if nowhere else frozenset[str]()

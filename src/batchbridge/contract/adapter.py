@@ -76,6 +76,9 @@ class Adapter(ABC):
     commits: ClassVar[Mapping[str, str]] = {}
     """Commits of git's that repositories pin, by their first twelve digits: the version that the code says there. They
     are read as that version is, between two releases."""
+    elsewhere: tuple[str, ...] = ()
+    """Finding codes that say a release cannot be the one that a program runs, for what else it imports: such releases
+    are not judged where nobody names one."""
     mistyped: tuple[str, ...] = ()
     """Finding codes that say a value is none that its key takes."""
     fills_places: ClassVar[bool] = False

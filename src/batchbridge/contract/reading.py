@@ -106,15 +106,17 @@ class Construction:
     """The call of a class in a Python program that a source's settings are the arguments of.
 
     name: the class in full, as the program imports it (`trl.GRPOConfig`). bases: classes that it is derived from.
-    modules: packages that the program imports. pins: distribution to the version that a notebook installs. fields:
-    settings that classes of the program declare themselves. files: native key to the file, or the notebook's cell,
-    where it is not `Source.path`. filtered: the program itself leaves out what the class does not take.
+    modules: packages that the program imports before it has the class, each with the expression that only running the
+    program would tell and the import depends on (empty: on none). pins: distribution to the version that a notebook
+    installs. fields: settings that classes of the program declare themselves. files: native key to the file, or the
+    notebook's cell, where it is not `Source.path`. filtered: the program itself leaves out what the class does not
+    take.
     """
 
     name: str
     place: Where
     bases: tuple[str, ...] = ()
-    modules: frozenset[str] = frozenset()
+    modules: Mapping[str, str] = field(default_factory=dict)
     pins: Mapping[str, str] = field(default_factory=dict)
     fields: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)

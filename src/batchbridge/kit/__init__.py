@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.contract.outside import SharedSetting as SharedSetting
     from batchbridge.contract.reading import BuiltTrainer as BuiltTrainer
     from batchbridge.contract.reading import Condition as Condition
+    from batchbridge.contract.reading import Construction as Construction
     from batchbridge.contract.reading import Context as Context
     from batchbridge.contract.reading import Defect as Defect
     from batchbridge.contract.reading import NativeRow as NativeRow
@@ -72,6 +73,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.reading.files import load_source as load_source
     from batchbridge.reading.files import near_file as near_file
     from batchbridge.reading.launchers import launched_world_size as launched_world_size
+    from batchbridge.reading.pins import pinned as pinned
     from batchbridge.reading.python import python_text as python_text
     from batchbridge.reading.python import trainers_of as trainers_of
     from batchbridge.rules.nearest_numbers import LARGEST as LARGEST

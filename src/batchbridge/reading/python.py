@@ -125,7 +125,7 @@ def _started_by(
     commands: list[tuple[Sequence[str | tuple[str, ...]], int]] = []
     facts = [one for one in plugins.tells().values() if one is not None]
     known = {name: module for one in facts for name, module in one.functions.items()}
-    handed = sorted(program.names & known.keys())
+    handed = sorted(program.names.keys() & known.keys())
     if program.composes is not None and handed and words is None:
         return Source(path=path, problems=(_composed_of_overrides(handed[0], str(path)),), env=dict(env or {}))
     if program.composes is not None and (module := next((known[one] for one in handed), None)):
@@ -386,7 +386,7 @@ def _source(call: Call, program: Program, path: Path) -> Source:
         name=call.name,
         bases=call.bases,
         place=Where(file=call.place.label, line=call.place.line),
-        modules=frozenset(name.partition(".")[0] for name in program.imported),
+        modules=_imported_before(program, call),
         pins=program.pins,
         fields=call.fields,
         files=files,
@@ -402,6 +402,17 @@ def _source(call: Call, program: Program, path: Path) -> Source:
         loose=tuple(one.expression for one in call.loose),
         problems=tuple(problems),
     )
+
+
+def _imported_before(program: Program, call: Call) -> dict[str, str]:
+    """The packages that a program imports before it has the class of a call, see `Construction.modules`."""
+    taken = [program.names[name] for name in _names_of(call) if name in program.names]
+    found: dict[str, str] = {}
+    for name, one in program.imported.items():
+        package = name.partition(".")[0]
+        if not taken or one.order < max(taken):
+            found[package] = one.only_if and found.get(package, one.only_if)
+    return found
 
 
 # ---- what is to be said

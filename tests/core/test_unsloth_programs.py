@@ -1,0 +1,161 @@
+"""Programs that import Unsloth: its defaults and what it rewrites, by its release, as its constructor does.
+
+The rows are of the wheels' models/rl.py; `tests/adapters/trl/native/test_unsloth.py` asks the constructor itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batchbridge as bb
+from batchbridge.contract.reading import Reading
+
+HEAD = "from unsloth import FastLanguageModel\nfrom trl import GRPOConfig, GRPOTrainer\n"
+
+
+def unsloth(folder: Path, said: str = "", release: str = "", trl: str | None = "1.15.0", head: str = HEAD) -> Reading:
+    (folder / "train.py").write_text(f"{head}GRPOTrainer('m', [len], args=GRPOConfig({said})).train()\n")
+    (folder / "requirements.txt").write_text(f"unsloth=={release}\n" if release else "\n")
+    return bb.read(folder / "train.py", version=trl, world_size=1)
+
+
+def codes(reading: Reading, severity: str = "error") -> set[str]:
+    return {one.code for one in reading.findings if one.severity == severity}
+
+
+def test_unsloth_fills_in_its_own_defaults(tmp_path: Path) -> None:
+    reading = unsloth(tmp_path)
+    assert reading.verdict == "valid"
+    assert {key: reading.native[key] for key in ("per_device_train_batch_size", "gradient_accumulation_steps")} == {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+    }
+    assert reading.provenance["order.seed"].value == 3407
+    assert reading.provenance["order.seed"].detail == "default of unsloth 2026.10.9"
+
+
+SMALL = "per_device_train_batch_size=1, num_generations=6, gradient_accumulation_steps=1"
+TWO = "per_device_train_batch_size=4, num_generations=8, gradient_accumulation_steps=2"
+
+
+@pytest.mark.parametrize(
+    ("release", "trl", "said", "micro"),
+    [
+        ("2026.10.9", "1.15.0", SMALL, 6),
+        ("2026.10.9", "1.15.0", TWO, 4),  # the product divides
+        ("2025.11.4", "0.24.0", TWO, 4),
+        ("2025.11.3", "0.23.0", TWO, 8),  # the micro-batch alone has to
+        ("2025.5.8", "0.18.0", TWO, 8),
+        ("2025.5.7", "0.15.2", TWO, 8),  # by the text of TRL's own trainer
+        ("2026.10.9", "1.15.0", f"{SMALL}, steps_per_generation=6", 1),
+    ],
+)
+def test_unsloth_changes_a_batch_that_does_not_divide(
+    tmp_path: Path, release: str, trl: str, said: str, micro: int
+) -> None:
+    reading = unsloth(tmp_path, said, release, trl)
+    assert reading.verdict == "valid"
+    assert reading.native["per_device_train_batch_size"] == micro
+    changed = [one for one in reading.findings if one.code == "BB-TRL-096"]
+    assert len(changed) == (micro not in (1, 4))
+    assert all(str(one.native).startswith("Unsloth: We now expect `per_device_train") for one in changed)
+
+
+def test_trl_refuses_what_unsloth_would_change(tmp_path: Path) -> None:
+    reading = unsloth(tmp_path, SMALL, head="from trl import GRPOConfig, GRPOTrainer\n")
+    assert codes(reading) == {"BB-TRL-021"}
+
+
+@pytest.mark.parametrize(
+    ("release", "trl", "said", "expected"),
+    [
+        ("2026.10.9", "1.15.0", "", {"loss_type": "dapo", "beta": 0.0, "mask_truncated_completions": False}),
+        ("2026.10.9", "0.21.0", "", {"loss_type": "bnpo", "beta": 0.001, "weight_decay": 0.001}),
+        ("2026.9.11", "0.24.0", "", {"loss_type": "bnpo", "beta": 0.001, "weight_decay": 0.001}),
+        ("2026.5.6", "0.24.0", "", {"weight_decay": 0.01}),
+        ("2025.8.10", "0.21.0", "", {"beta": 0.001, "auto_find_batch_size": True}),
+        ("2025.6.4", "0.18.0", "", {"beta": 0.04}),
+        ("2026.10.9", "1.15.0", "loss_type='bnpo'", {"beta": 0.001}),
+        ("2026.10.9", "1.15.0", "loss_type='bnpo', beta=0.5", {"beta": 0.5}),
+        ("2026.10.9", "1.15.0", "loss_type='dapo'", {"epsilon_high": 0.28, "mask_truncated_completions": True}),
+        ("2026.10.9", "1.15.0", "loss_type='dapo', epsilon_high=0.3", {"epsilon_high": 0.3}),
+        ("2026.9.11", "0.24.0", "loss_type='dapo', epsilon_high=0.3", {"epsilon_high": 0.28, "beta": 0.001}),
+        ("2025.11.3", "0.23.0", "loss_type='dapo', beta=0.04", {"beta": 0.0, "loss_type": "dapo"}),
+        ("2025.10.11", "0.23.0", "loss_type='dapo'", {"beta": 0.0, "loss_type": "bnpo"}),
+        ("2026.10.9", "1.15.0", "loss_type='DR_GRPO'", {"loss_type": "dr_grpo", "scale_rewards": "none"}),
+        ("2026.9.11", "0.24.0", "loss_type='dr_grpo'", {"scale_rewards": "group"}),
+        ("2026.9.11", "0.24.0", "loss_type='dr_grpo', scale_rewards=True", {"scale_rewards": "none"}),
+        ("2026.10.9", "1.15.0", "loss_type='dr_grpo', scale_rewards=None", {"scale_rewards": "group"}),
+        ("2026.10.9", "1.15.0", "loss_type='cispo'", {"epsilon_high": 5.0}),
+    ],
+)
+def test_what_the_loss_changes_is_read_by_release(
+    tmp_path: Path, release: str, trl: str, said: str, expected: dict[str, Any]
+) -> None:
+    native = unsloth(tmp_path, said, release, trl).native
+    scales = {True: "group", False: "none"}
+    found = {key: native.get(key) for key in expected}
+    assert {key: scales.get(one, one) if key == "scale_rewards" else one for key, one in found.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            "loss_type='dapo', epsilon_high=0.3",
+            "Unsloth changes epsilon_high = 0.3 to 0.28 with loss_type = dapo",
+        ),
+        (
+            "loss_type='dr_grpo', scale_rewards=True",
+            "Unsloth changes scale_rewards = True to False with loss_type = dr_grpo",
+        ),
+    ],
+)
+def test_a_setting_of_the_user_s_that_is_changed_is_said(tmp_path: Path, said: str, message: str) -> None:
+    reading = unsloth(tmp_path, said, "2026.9.11", "0.24.0")
+    assert message in [one.message for one in reading.findings if one.code == "BB-TRL-096"]
+
+
+@pytest.mark.parametrize("release", ["2027.1.1", "2024.12.4", "2025.2.14"])
+def test_a_release_that_is_not_known_is_undecided_by_name(tmp_path: Path, release: str) -> None:
+    reading = unsloth(tmp_path, "", release)
+    assert reading.verdict == "undecided"
+    assert reading.spec is None
+    assert f"the defaults of Unsloth {release} are not known" in " ".join(one.message for one in reading.wrong)
+
+
+@pytest.mark.parametrize(("trl", "verdict"), [("0.19.1", "undecided"), ("0.20.0", "valid"), ("1.16.0", "undecided")])
+def test_a_release_of_trl_that_unsloth_does_not_take_is_undecided(tmp_path: Path, trl: str, verdict: str) -> None:
+    reading = unsloth(tmp_path, trl=trl)
+    assert reading.verdict == verdict
+    assert ("BB-TRL-100" in codes(reading)) == (verdict == "undecided")
+
+
+def test_where_no_release_of_trl_is_named_those_that_unsloth_takes_are_judged(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{HEAD}GRPOTrainer('m', [len], args=GRPOConfig()).train()\n")
+    report = bb.check(tmp_path / "train.py", world_size=1)
+    spans = report.to_dict()["releases"]
+    assert (spans[0]["first"], spans[-1]["last"]) == ("0.20.0", "1.15.0")
+
+
+@pytest.mark.parametrize(
+    ("head", "seed", "verdict"),
+    [
+        ("from trl import GRPOConfig, GRPOTrainer\nimport unsloth\n", 42, "valid"),
+        ("import trl\nimport unsloth\nGRPOConfig, GRPOTrainer = trl.GRPOConfig, trl.GRPOTrainer\n", 3407, "valid"),
+        ("if fast:\n    import unsloth\nfrom trl import GRPOConfig, GRPOTrainer\n", 3407, "undecided"),
+        ("from unsloth import PatchFastRL\nfrom trl import GRPOTrainer, GRPOConfig\n", 3407, "valid"),
+    ],
+)
+def test_only_what_is_imported_before_the_class_replaces_it(tmp_path: Path, head: str, seed: int, verdict: str) -> None:
+    reading = unsloth(tmp_path, head=head)
+    assert (reading.native["seed"], reading.verdict) == (seed, verdict)
+    assert ("BB-TRL-101" in codes(reading)) == (verdict == "undecided")
+
+
+@pytest.mark.parametrize(("heat", "refused"), [(0.0, True), (0.5, False), (10, True)])
+def test_a_temperature_that_unsloth_refuses_is_an_error(tmp_path: Path, heat: float, refused: bool) -> None:
+    assert ("BB-TRL-102" in codes(unsloth(tmp_path, f"temperature={heat}"))) == refused
