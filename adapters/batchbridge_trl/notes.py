@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from batchbridge_trl import releases
+from batchbridge_trl import releases, settings
 from batchbridge_trl.finished import reference_is_cut, reference_moves
 
 
@@ -39,3 +40,31 @@ def not_resumable(trainer: Any) -> list[str]:
     if reference_moves(trainer) and reference_is_cut(trainer):
         return [f"sync_ref_model = True moves the reference model, whose shards are not saved{told}"]
     return []
+
+
+def not_known(trainer: Any) -> list[str]:
+    """Notes on settings of a TRL or transformers newer than the tables, which this run sets, in words. Those of a
+    user's own class are the user's."""
+    rows = {row.key for group in settings.TRL_GROUPS for row in group.settings}
+    theirs = {
+        name
+        for cls in type(trainer.args).__mro__
+        if cls.__module__.partition(".")[0] in ("trl", "transformers")
+        for name in vars(cls).get("__annotations__", {})
+    }
+    found = [
+        one.name
+        for one in dataclasses.fields(trainer.args)
+        if one.init and one.name in theirs - rows and getattr(trainer.args, one.name) != _default(one)
+    ]
+    if not found:
+        return []
+    return [
+        f"{', '.join(found)}: set in this run, and in no release of trl that is known here; what that does to the rows "
+        "and the loss is measured, and nothing else of it is followed"
+    ]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()

@@ -43,7 +43,7 @@ PLANNED = (
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     from batchbridge_trl.engine import Enforcer
     from batchbridge_trl.finished import Restart
-    from batchbridge_trl.notes import not_replayed, not_resumable
+    from batchbridge_trl.notes import not_known, not_replayed, not_resumable
     from batchbridge_trl.observe import TrlObserver
     from batchbridge_trl.overrides import said_of_overrides
 
@@ -53,7 +53,7 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         enforcer.attach()
         Restart(trainer, patches)
         said = said_of_overrides(trainer, request.allow)
-        notes = [*said, *not_replayed(trainer), *not_resumable(trainer), *enforcer.notes()]
+        notes = [*said, *not_known(trainer), *not_replayed(trainer), *not_resumable(trainer), *enforcer.notes()]
         return Patched(left_different=left, notes=notes, detach=enforcer.close, probe=enforcer.probe)
     observer = TrlObserver(trainer, request, patches, version)
     observer.attach()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from batchbridge.kit import proven
+from batchbridge_on_cpu.next_release import with_a_statement_more
 from batchbridge_on_cpu.scripts import module_at
 from batchbridge_verl.attaching import parts_of
 from batchbridge_verl.proven import CODE, COLOCATE_ASYNC
@@ -23,16 +23,8 @@ from verl.protocol import DataProto, pad_dataproto_to_divisor  # after the line 
 @pytest.fixture
 def changed(tmp_path: Path) -> Path:
     """The installed verl's recorded files, with another `ReplayBufferAsync.sample`."""
-    (package,) = CODE.packages
-    home = proven.package_folder(package)
-    assert home is not None
-    for file in {name for one in (package, *CODE.parts) for name in one.functions}:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(home / file, tmp_path / file)
-    head, found, tail = (tmp_path / BUFFER).read_text().partition("class ReplayBufferAsync")
-    assert found
-    place = tail.index(":\n", tail.index("    def sample(")) + 2
-    (tmp_path / BUFFER).write_text(f"{head}{found}{tail[:place]}        changed = True\n{tail[place:]}")
+    for package in (*CODE.packages, *CODE.parts):
+        with_a_statement_more(package, tmp_path, BUFFER, "ReplayBufferAsync.sample")
     return tmp_path
 
 
@@ -45,6 +37,20 @@ def test_the_trainer_that_uses_it_is_refused_by_its_name(changed: Path) -> None:
     found = proven.evidence(CODE.used((COLOCATE_ASYNC,)), {"verl": changed})
     assert found.grade == "refused"
     assert [name.rpartition(": ")[2] for name in found.control] == ["ReplayBufferAsync.sample"]
+
+
+def test_a_release_of_next_week_is_measured_where_its_loss_is_written_otherwise(tmp_path: Path) -> None:
+    (package,) = CODE.packages
+    changed = with_a_statement_more(package, tmp_path, "trainer/ppo/core_algos.py", "agg_loss")
+    found = proven.evidence(CODE.used(), {"verl": changed}, installed={"verl": "0.10.0"})
+    assert (found.grade, found.loss) == ("measured", ("verl trainer/ppo/core_algos.py: agg_loss",))
+
+
+def test_a_release_of_next_week_is_refused_where_its_control_flow_is_written_otherwise(tmp_path: Path) -> None:
+    (package,) = CODE.packages
+    file, (function, *_) = next(iter(package.control.items()))
+    found = proven.evidence(CODE.used(), {"verl": with_a_statement_more(package, tmp_path, file, function)})
+    assert (found.grade, found.control) == ("refused", (f"verl {file}: {function}",))
 
 
 def test_each_mode_of_the_v1_trainer_names_its_own_part() -> None:
