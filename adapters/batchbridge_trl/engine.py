@@ -36,6 +36,7 @@ from batchbridge_trl.exchange import CompletionPlaces
 from batchbridge_trl.images import RolloutImages, forms_of, logged_by_all, reads_images, require_images_of_all, taken
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.metrics import StepMetrics
+from batchbridge_trl.own_methods import HeldMethods
 from batchbridge_trl.padding_free import END_TO_END, PaddingFree, attending_to, objection
 from batchbridge_trl.recording import StepRow, TrlLayer, facts_of
 from batchbridge_trl.rows import TrlMicroBatch, TrlRolloutRows
@@ -70,6 +71,7 @@ class Enforcer(TrlLayer):
         """Whether some rollout still holds rows that other ranks will train."""
         self._carrier = carrier(request.spec, str(request.reading.framework_version))
         self._terms = LossTerms(trainer)
+        self._own_methods = HeldMethods(trainer, request.allow, self._require, self.ranks.gather)
         self._divides = False
         """Whether the native step divides every loss by its window's micro-batches; the probe tells."""
         self._checkpoints = Checkpoints(trainer, request, self._plan, self._rollouts, self._shares, self._terms)
@@ -78,7 +80,8 @@ class Enforcer(TrlLayer):
         self._pad_token = getattr(trainer.processing_class, "tokenizer", trainer.processing_class).pad_token_id
 
     def prepare(self) -> None:
-        """The measuring, of the loss's other terms, too."""
+        """The measuring, of the loss's other terms, too; and below it what a class of the user's own does."""
+        self._place(self._own_methods.seams(self.native))
         super().prepare()
         self._watch.terms = self._terms
         self.native["_generate_and_score_completions"] = self._trainer._generate_and_score_completions

@@ -9,6 +9,7 @@ from typing import Any
 
 from batchbridge.kit import Request
 from batchbridge.kit.allowing import GRADIENT_TRANSFORM
+from batchbridge.kit.proven import UNPROVEN
 from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, is_on, setting
 from batchbridge.kit.versions import holds
 from batchbridge_trl import releases, sharding
@@ -56,6 +57,17 @@ def _left_out(method: str, name: str) -> None:
         from batchbridge_trl.overrides import overrides_of
 
         return overrides_of(trainer).get(method, False)
+
+
+@LIVE.live(
+    "own_setup",
+    "methods of the trainer's own make its accelerator or its schedule, and what they do to the rest of a run is not "
+    f'held here; allow=("{UNPROVEN}",) goes on without that',
+)
+def _own_setup(trainer: Any, request: Request) -> Answer:
+    from batchbridge_trl.own_methods import setup_objection
+
+    return UNPROVEN not in request.allow and (setup_objection(trainer) or False)
 
 
 _left_out("_get_train_sampler", "train_sampler")

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchbridge.kit.allowing import ADVANTAGES
 from batchbridge.kit.proven import overridden
-from batchbridge_trl.proven import CODE
+from batchbridge_trl.proven import ACCELERATOR, CODE, REWARDS, SCHEDULER
 
 _PRODUCER = "_generate_and_score_completions"
 _BECOMES: Mapping[str, str] = {
@@ -19,7 +19,9 @@ _BECOMES: Mapping[str, str] = {
     "_prepare_inputs": "your method sees evaluation alone: a rollout is generated when the plan needs it",
     _PRODUCER: "it is called for each rollout of the plan; its rows are trained, their advantages as the rewards give "
     'them or, with allow=("advantages",), as they are',
-    "_calculate_rewards": "it is called for each rollout of the plan, and its rewards decide the advantages",
+    REWARDS: "it is called for each rollout of the plan, and its rewards decide the advantages",
+    SCHEDULER: "it is called as natively, and its schedule gives the rates",
+    ACCELERATOR: "it ran when the trainer was built, and what it made was looked at",
     "training_step": "it is called for each micro-batch of the plan's step",
     "_get_per_token_logps_and_entropies": "it is called, and what it gives is measured as the log-probabilities",
     "_get_per_token_logps": "it is called, and what it gives is measured as the log-probabilities",

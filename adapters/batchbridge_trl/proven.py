@@ -28,6 +28,9 @@ DEEPSPEED = Package(
 """The DeepSpeed code that acts on gradients between backward and the update. All of it counts as what can be measured:
 each update is held against the plan before it is made, and a weight's whole gradient against what its backward passes
 gave."""
+ACCELERATOR, SCHEDULER, REWARDS = "create_accelerator_and_postprocess", "create_scheduler", "_calculate_rewards"
+BY_EFFECT = frozenset({ACCELERATOR, SCHEDULER, REWARDS})
+"""Methods of a derived trainer's own that are taken; `own_methods` holds what they do."""
 CODE = Code(
     framework="trl",
     home="batchbridge_trl",
@@ -87,4 +90,5 @@ CODE = Code(
         ),
         DEEPSPEED,
     ),
+    by_effect=BY_EFFECT,
 )

@@ -121,7 +121,7 @@ def test_a_package_that_is_not_there_is_refused() -> None:
 def test_evidence_is_json(tmp_path: Path) -> None:
     made = graded(tmp_path, TEXT.replace("'loss'", "'lost'")).to_dict()
     assert json.loads(json.dumps(made)) == made
-    assert set(made) == {"grade", "labels", "control", "loss", "read"}
+    assert set(made) == {"grade", "labels", "control", "loss", "read", "by_effect"}
 
 
 # ---- attaching

@@ -121,6 +121,7 @@ TRL: Mapping[str, Rows] = {
         ),
         ("metrics", "value = sum(added)", "value = max(added)", f"{_TRL}/test_terms.py -k adaptive_bonus_follows"),
         ("observe", "(first + row) % group", "(first + row) // group", f"{_SEEN} -k observe_identifies"),
+        ("own_methods", "if not changed:", "if True:", f"{_TRL}/test_own_methods.py -k changes_beside"),
     ),
     "core": (
         (

@@ -64,7 +64,8 @@ class Code:
 
     home: the adapter's Python package, which holds `proven.json`. oldest: the oldest supported version of the first
     package; older ones are refused by their number. parts: what a trainer of one feature depends on beside `packages`,
-    and no other trainer does: a release may be tested without it.
+    and no other trainer does: a release may be tested without it. by_effect: methods that the user's own class may
+    override, since the adapter holds what a call of them does.
     """
 
     framework: str
@@ -72,6 +73,7 @@ class Code:
     packages: tuple[Package, ...]
     oldest: str | None = None
     parts: tuple[Package, ...] = ()
+    by_effect: Collection[str] = frozenset()
 
     def used(self, names: Collection[str] = ()) -> Code:
         """This code without the optional packages that are not among `names`, and with the parts that are."""
@@ -128,6 +130,7 @@ class Evidence:
     grade: "proven": the native tests ran on this very code. "measured": the weights of this loss are measured at
     attach. "refused": control flow that is not known. labels: package to the recorded release with the same code, None
     where there is none. control, loss: the functions that are not known. read: those that are known by reading alone.
+    by_effect: the user's own, which are held by what they do (`Code.by_effect`).
     """
 
     grade: Grade
@@ -135,6 +138,7 @@ class Evidence:
     control: tuple[str, ...] = ()
     loss: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
+    by_effect: tuple[str, ...] = ()
 
     @property
     def label(self) -> str | None:
@@ -154,6 +158,7 @@ class Evidence:
                 ("control flow that is not known", self.control),
                 ("a loss that is not known", self.loss),
                 ("known by reading, not by running", self.read),
+                ("your own, held by what they do", self.by_effect),
             )
             if keys
         ]
@@ -167,6 +172,7 @@ class Evidence:
             "control": list(self.control),
             "loss": list(self.loss),
             "read": list(self.read),
+            "by_effect": list(self.by_effect),
         }
 
 

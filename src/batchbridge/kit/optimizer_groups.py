@@ -53,7 +53,7 @@ class HeldGroups:
         found: list[GroupObjection] = []
         if LEARNING_RATE not in self._allowed:
             rates = [{"learning_rate": group.get("lr")} for group in groups]
-            given = [{"learning_rate": rate} for rate in _given_by(schedule)]
+            given = [{"learning_rate": rate} for rate in rates_of(schedule)]
             found += _departing(rates, given, "its schedule gives", lambda _: LEARNING_RATE)
         free = {*self._allowed, *([OPTIMIZER_SETTINGS] if _moves_momentum(schedule) else [])}
         said = [{key: value for key, value in group.items() if _HELD[key] not in free} for group in self._first or ()]
@@ -71,7 +71,7 @@ def _groups(optimizer: Any) -> Sequence[Group]:
     return getattr(optimizer, "param_groups", None) or ()
 
 
-def _given_by(schedule: Any) -> Sequence[Any]:
+def rates_of(schedule: Any) -> Sequence[Any]:
     """The rates that a schedule has set, by group; empty where it does not tell."""
     try:
         return list(schedule.get_last_lr())

@@ -73,17 +73,17 @@ def evidence(
     folders: Mapping[str, Path | None],
     *,
     installed: Mapping[str, str | None] | None = None,
-    foreign: Iterable[tuple[str, bool]] = (),
+    foreign: Iterable[tuple[str, bool | None]] = (),
     known: Mapping[str, Record] | None = None,
 ) -> Evidence:
     """The evidence for the code in `folders` (package to folder; None: not there).
 
     installed: package to its version; of several releases with the same code, the label is that one. foreign: functions
-    of live objects that stand in no recorded file, and whether they are control flow; see `foreign_functions`. known:
-    recorded releases; None: those of the adapter.
+    of live objects that stand in no recorded file, and whether they are control flow (None: held by their effect); see
+    `foreign_functions`. known: recorded releases; None: those of the adapter.
     """
     known = records(code.home) if known is None else known
-    control, loss, read = list[str](), list[str](), list[str]()
+    control, loss, read, by_effect = list[str](), list[str](), list[str](), list[str]()
     labels: dict[str, str | None] = {}
     for package in code.packages:
         record = known.get(package.record, Record({}, {}))
@@ -103,9 +103,10 @@ def evidence(
         if label is None and not (control or loss or read):
             read.append(f"{package.title}, whose functions are those of several releases")
     for name, decides in foreign:
-        (control if decides else loss).append(name)
-    grade: Grade = "refused" if control else "measured" if loss or read else "proven"
-    return Evidence(grade=grade, labels=labels, control=tuple(control), loss=tuple(loss), read=tuple(read))
+        (by_effect if decides is None else control if decides else loss).append(name)
+    grade: Grade = "refused" if control else "measured" if loss or read or by_effect else "proven"
+    told = {"control": control, "loss": loss, "read": read, "by_effect": by_effect}
+    return Evidence(grade=grade, labels=labels, **{kind: tuple(names) for kind, names in told.items()})
 
 
 def _label(record: Record, have: Mapping[str, str], version: str | None) -> str | None:
@@ -179,15 +180,16 @@ def refusal(found: Evidence) -> str:
 
 def foreign_functions(
     code: Code, folders: Mapping[str, Path | None], objects: Iterable[object]
-) -> list[tuple[str, bool]]:
-    """Functions that this process would run in place of recorded ones, and whether they are control flow.
+) -> list[tuple[str, bool | None]]:
+    """Functions that this process would run in place of recorded ones, and whether they are control flow (None: held
+    by their effect).
 
     A loaded module or class whose function was replaced; a method that a class was given and this release has not; one
     that the class of one of `objects` overrides; one that was set on the object. What BatchBridge itself has patched is
     looked through.
     """
     homes = [folder.resolve() for folder in folders.values() if folder is not None]
-    found = []
+    found = list[tuple[str, bool | None]]()
     for package in code.packages:
         folder = folders.get(package.name)
         if folder is None:
@@ -210,9 +212,9 @@ def foreign_functions(
     return found
 
 
-def overridden(code: Code, one: object) -> Iterator[tuple[str, str, bool]]:
+def overridden(code: Code, one: object) -> Iterator[tuple[str, str, bool | None]]:
     """Methods of an object that stand in another class than a recorded one, or on the object itself: name, where, and
-    whether it is control flow. One that only hands on (`pass_through`) is none of them."""
+    whether it is control flow (None: held by its effect). One that only hands on (`pass_through`) is none of them."""
     mro, own = type(one).__mro__, vars(one) if hasattr(one, "__dict__") else {}
     recorded: dict[str, dict[tuple[str, str], bool]] = {}
     for package in code.packages:
@@ -232,11 +234,12 @@ def overridden(code: Code, one: object) -> Iterator[tuple[str, str, bool]]:
         owners = (base for base in mro if method in vars(base) and "__ray_actor_class__" not in vars(base))
         deciding = ((base, any(_is_place(base, place) for place in classes)) for base in owners)
         owner, known = next((one for one in deciding if one[1] or not passes_through(one[0], method)), (None, True))
+        decides = None if method in code.by_effect else any(kinds)
         if owner is not None and not known:
-            yield method, f"{owner.__module__}.{owner.__qualname__}.{method} (overrides)", any(kinds)
+            yield method, f"{owner.__module__}.{owner.__qualname__}.{method} (overrides)", decides
         if method in own and not _is_ours(own[method]):
             where = f"{type(one).__qualname__}.{method} (set on the object, {_origin(own[method])})"
-            yield method, where, any(kinds)
+            yield method, where, decides
 
 
 def _is_place(cls: type, place: tuple[str, str]) -> bool:
