@@ -102,6 +102,8 @@ OPEN_INSTRUCT += ("docker", "fastapi", "immutabledict", "langdetect", "litellm",
 OPEN_INSTRUCT += ("openai", "openenv-core", "peft", "ray[default]", "tensorboard", "transformers", "uvicorn", "wandb")
 # What Open-R1's GRPO script imports beside what TRL does; its rewards that need a sandbox are replaced in the tests.
 OPEN_R1 = ("math-verify", "async-lru", "python-dotenv", "aiohttp")
+# What axolotl 0.19.0's GRPO trainer imports beside TRL.
+AXOLOTL = ("addict", "numba", "pillow", "pydantic")
 NOT_FOR_ENGINES = ("torchvision", "torchaudio", "torchcodec")
 """What vLLM's CPU build requires and rollouts of text never import."""
 IN_PROCESS = ("releases", "code_of_trl", "wrap", "measured", "verify_and_observe", "gradients", "whole_runs")
@@ -367,6 +369,16 @@ def open_r1(session: nox.Session) -> None:
         session.error("BATCHBRIDGE_OPEN_R1 names no checkout of Open-R1; see docs/trl.md")
     install_oldest_trl(session, *OPEN_R1)
     pytest(session, *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
+
+
+@nox.session(python="3.11")  # the constraints are those of one Python
+def axolotl(session: nox.Session) -> None:
+    """axolotl's GRPO trainer, wrapped as it is: gradients, tampering, resume. By name only. Of the packages that
+    axolotl requires, those are here that its trainer imports."""
+    beside = ("trl", "transformers", "accelerate", "peft", *AXOLOTL, *BESIDE_TRL)
+    install(session, "axolotl", f"torch=={TORCH}", *TEST, "pytest-xdist", *beside, ON_CPU, ".")
+    session.install("-q", "--no-deps", "axolotl==0.19.0")
+    pytest(session, "-n", "2", *native("adapters/axolotl"))
 
 
 def install_oldest_trl(session: nox.Session, *more: str) -> None:
