@@ -10,6 +10,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pyread.calls import ENDS, Calls, Ended, LoadFile, LoopEnds, Returned, default_of
@@ -34,6 +35,13 @@ class Imported(NamedTuple):
 
     order: int
     only_if: str
+
+
+@lru_cache(maxsize=64)
+def parsed(text: str) -> ast.Module:
+    """The tree of a file's text, which nothing writes into: the programs that a script starts share their modules.
+    Raises what `ast.parse` does."""
+    return ast.parse(text)
 
 
 class Machine(Calls):
@@ -90,7 +98,7 @@ class Machine(Calls):
         if path not in self._modules:
             self._modules[path] = scope = Scope(path, {"__name__": name, "__file__": path})
             try:
-                tree = ast.parse(text)
+                tree = parsed(text)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
             before, self._conditions = self._conditions, []

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyread.calls import LoadFile
-from pyread.machine import FindModule, Imported, Machine
+from pyread.machine import FindModule, Imported, Machine, parsed
 from pyread.notebook import NotebookCode, code_of_notebook
-from pyread.uses import Uses
+from pyread.uses import uses_in
 from pyread.values import Call, Place, Scope, StartedCommand
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*==\s*([0-9][\w.+]*)")
@@ -52,7 +52,7 @@ class Program(NamedTuple):
         tree = self.trees.get(call.place.file)
         if call.node is None or tree is None or self.unread or not self.whole:
             return None
-        return Uses(tree, main=call.place.file == next(iter(self.trees))).of(call.node)
+        return uses_in(tree, call.place.file == next(iter(self.trees))).of(call.node)
 
 
 class NotPython(Exception):
@@ -79,7 +79,7 @@ def read_python(
     """
     code = _code(text, file)
     try:
-        tree = ast.parse(code.text)
+        tree = parsed(code.text)
     except SyntaxError as error:
         raise NotPython(error.msg or "a syntax error", error.lineno) from error
     except (ValueError, RecursionError, MemoryError) as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 MOST_STEPS = 50
 """Names and functions that an object is followed through."""
@@ -94,3 +95,9 @@ def _only_asked(parent: ast.AST | None) -> bool:
     return isinstance(parent, (ast.Compare, ast.If, ast.IfExp)) or (
         isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)
     )
+
+
+@lru_cache(maxsize=64)
+def uses_in(tree: ast.Module, main: bool) -> Uses:
+    """The uses of a file, for all objects that are asked about."""
+    return Uses(tree, main=main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 LARGEST_INTEGER_BITS = 256
@@ -120,14 +121,14 @@ class Class:
         """The names of its methods, and of those of ancestors that the program has."""
         return frozenset(name for name, member in self.own.items() if isinstance(member, Function))
 
-    @property
+    @cached_property
     def asked_of_itself(self) -> frozenset[str]:
         """The names of attributes that its methods ask of itself."""
         nodes = (member.node for member in self.own.values() if isinstance(member, Function))
         parts = (part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Attribute))
         return frozenset(part.attr for part in parts if isinstance(part.value, ast.Name) and part.value.id == "self")
 
-    @property
+    @cached_property
     def repeated_over(self) -> frozenset[str]:
         """The attributes of itself over whose range a comprehension in one of its methods runs."""
         nodes = (member.node for member in self.own.values() if isinstance(member, Function))

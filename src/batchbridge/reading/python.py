@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,7 @@ def _given(call: Call, program: Program, replaced: bool) -> GivenArguments:
     )
 
 
+@lru_cache(maxsize=64)
 def _replaces_a_constructor(tree: ast.Module) -> bool:
     """Whether a program sets `__init__` or `__new__` of a class."""
     nodes = (one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
