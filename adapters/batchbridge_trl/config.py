@@ -193,22 +193,26 @@ class TrlAdapter(PackagedAdapter):
         reading = dataclasses.replace(
             self.unread(version, found, context), native=native, given=places, guessed=guessed, loose=loose
         )
+        said = context.framework_version
+
+        def on_condition() -> RunReading:
+            if not (source.argv or built or program is not None or tables.is_old_code(said)):
+                return reading
+            from batchbridge_trl import whose_trainer
+
+            whose = program_of(source.argv) or (program.place if program is not None and not source.argv else None)
+            condition = whose_trainer.condition_of(source, whose, {**native, **of_its_own}, said)
+            return dataclasses.replace(reading, condition=condition)
+
         if bad & _DECIDING or (sizes := sizes_of(native)) is None:
-            return reading
+            return on_condition() if tables.is_old_code(said) else reading
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import TrlFacts
 
         started = str(source.path) if built else program_of(source.argv)
         start = None if source.native is not None else start_of(source, native, started)
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
-        reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
-        said = context.framework_version
-        if source.argv or built or program is not None or tables.is_old_code(said):
-            from batchbridge_trl import whose_trainer
-
-            whose = program_of(source.argv) or (program.place if program is not None and not source.argv else None)
-            condition = whose_trainer.condition_of(source, whose, {**native, **of_its_own}, said)
-            reading = dataclasses.replace(reading, condition=condition)
+        reading = dataclasses.replace(on_condition(), run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")

@@ -194,6 +194,13 @@ def test_under_0_14_each_device_repeats_its_prompts_and_the_answer_is_conditiona
     assert read(settings, world=world, version="0.15.0").condition is None
 
 
+def test_under_0_14_an_error_of_the_next_releases_is_none_where_sizes_are_unknown_either():
+    reading = read({GENERATIONS: "many", MICRO: 4}, version="0.14.0")
+    assert reading.spec is None
+    assert reading.condition is not None
+    assert read({GENERATIONS: "many", MICRO: 4}, version="0.15.0").condition is None
+
+
 def test_a_newer_version_is_read_as_the_newest_with_a_warning():
     reading = read(ARTICLE, version="1.17.0")
     assert (reading.framework_version, reading.spec) == ("1.16.0", read(ARTICLE, version="1.16.0").spec)
