@@ -15,6 +15,17 @@ from pocketgrpo import Answer, PocketTrainer
 from pocketgrpo_batchbridge.config import PocketAdapter
 
 CONTEXT = Context(framework_version="1.0")
+TRAINER = "__init__.py: PocketTrainer."
+FUNCTIONS = {
+    "devices": (f"{TRAINER}__init__",),
+    "rollouts": (f"{TRAINER}batches",),
+    "prompts": (f"{TRAINER}choose",),
+    "steps": (f"{TRAINER}parts",),
+    "advantages": (f"{TRAINER}advantages",),
+    "weights": (f"{TRAINER}loss",),
+    "gradients": (f"{TRAINER}loss",),
+    "ratio": (f"{TRAINER}loss",),
+}
 
 
 def trainer(case: ValidCase, dataset_size: int = 0) -> Any:
@@ -27,6 +38,8 @@ def answer(tokens: int, advantage: float, old: torch.Tensor) -> Answer:
 
 class TestPocketsFunctions(EvidenceContract):
     adapter_class = PocketAdapter
+    package = "pocketgrpo"
+    functions = FUNCTIONS
     # A micro-batch is a whole step here: smaller ones weigh otherwise, which the adapter calls a defect.
     valid = (
         ValidCase(name="defaults", source=Source(values={"micro": 16}), context=CONTEXT),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.error_text import ErrorText, RuleRow, RuleTitle
     from batchbridge.contract.evidence import Code
+    from batchbridge.contract.held import Held
     from batchbridge.contract.native_check import NativeCheck
     from batchbridge.contract.own_copy import OwnCopy
     from batchbridge.contract.trial import Trial
@@ -282,6 +283,19 @@ class Adapter(ABC):
         from batchbridge.contract.error_text import titles_in
 
         return titles_in(self.rule_table.partition(":")[0] or type(self).__module__.rpartition(".")[0])
+
+    def held(self) -> Held | None:
+        """The framework's own functions that its meaning was compared with: `held.json` beside the adapter's module,
+        which the tests of `batchbridge.testing.EvidenceContract` write. None: its author alone says what it means."""
+        from pkgutil import get_data
+
+        from batchbridge.contract.held import Held
+
+        try:
+            found = get_data(type(self).__module__.rpartition(".")[0], "held.json")
+        except (OSError, ValueError):
+            return None
+        return None if found is None else Held(**json.loads(found))
 
     def code(self) -> Code | None:
         """The framework's functions that `attach` depends on, with a record of their digests; see

@@ -13,7 +13,9 @@ misreading twice. Here the author hands over the framework's functions, and says
             return [normalise(rewards, **case.source.values) for rewards in groups]
 
 A method that is not overridden says that the framework has no such function to ask: its law is skipped, by that reason.
-One that calls no code of the framework proves nothing.
+One that calls no code of the framework proves nothing: with `package` and `functions`, the framework's functions that
+answer each law, a test sees that they were called, and writes what `batchbridge adapters` and `explain` say
+(`batchbridge.testing.recording`). With `record`, answers are replayed where the framework is not installed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from batchbridge.meaning.derived import derive
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import Row, token_weights
-from batchbridge.testing.laws import Laws, ValidCase, spec_of, vacuous
+from batchbridge.testing.laws import ValidCase, spec_of, vacuous
+from batchbridge.testing.recording import RecordedLaws
 
 if TYPE_CHECKING:
     import pytest
@@ -79,7 +82,7 @@ COMPLETIONS = tuple(
 """Their tokens' ratios are far apart, and that of the whole completion is near 1: clipped by no usual bound."""
 
 
-class EvidenceContract(Laws):
+class EvidenceContract(RecordedLaws):
     """The laws of evidence, for a subclass `Test...` with `adapter_class`, `valid` cases and the framework's functions
     as methods: pytest runs each law on each case.
 
@@ -121,19 +124,19 @@ class EvidenceContract(Laws):
             metafunc.parametrize("valid_case", self.valid, ids=[case.name for case in self.valid])
 
     def test_devices_are_those_that_the_framework_counts(self, valid_case: ValidCase) -> None:
-        found, said = _asked(self.native_devices(valid_case)), self._spec(valid_case).topology.world_size
+        found, said = self._asked("devices", valid_case), self._spec(valid_case).topology.world_size
         assert found == said, f"{found} devices train natively, and topology.world_size says {said}"
 
     def test_the_run_has_the_frameworks_number_of_rollouts(self, valid_case: ValidCase) -> None:
         spec = self._spec(valid_case)
         for size in _dataset_sizes(spec):
-            found, said = _asked(self.native_rollouts(valid_case, size)), derive(spec, size)["total_rollouts"]
+            found, said = self._asked("rollouts", valid_case, size), derive(spec, size)["total_rollouts"]
             assert found == said, f"{size} prompts: {found} rollouts natively, {said} by the specification"
 
     def test_rollouts_have_the_prompts_that_the_framework_takes(self, valid_case: ValidCase) -> None:
         spec = self._spec(valid_case)
         for size in _dataset_sizes(spec):
-            native = _asked(self.native_prompts(valid_case, size))
+            native = self._asked("prompts", valid_case, size)
             plan = _planned(spec, size)
             said = [plan.rollout(index).prompts for index in range(_rollouts_of_two_epochs(plan))]
             found = [tuple(prompts) for prompts in itertools.islice(native, len(said))]
@@ -153,7 +156,7 @@ class EvidenceContract(Laws):
 
     def test_a_rollout_is_trained_in_the_frameworks_steps(self, valid_case: ValidCase) -> None:
         spec = self._spec(valid_case)
-        found = list(_asked(self.native_step_sizes(valid_case)))
+        found = self._asked("steps", valid_case)
         said = _steps_of(spec)
         assert found == said, f"a rollout is trained in steps of {found} completions natively, {said} are said"
 
@@ -162,7 +165,7 @@ class EvidenceContract(Laws):
         size = spec.rollout.completions_per_prompt
         groups = [[REWARDS[(3 * at + place) % len(REWARDS)] for place in range(size)] for at in range(GROUPS)]
         groups.append([0.5] * size)  # nothing to tell these completions apart by
-        found = _asked(self.native_advantages(valid_case, groups))
+        found = self._asked("advantages", valid_case, groups)
         if spec.advantage.baseline in ("open", "value"):
             vacuous(f"advantage.baseline is {spec.advantage.baseline}: rewards do not decide it")
         _alike("advantages", _flat(found), _flat(group_advantages(groups, spec.advantage)))
@@ -171,14 +174,14 @@ class EvidenceContract(Laws):
         spec = self._spec(valid_case)
         size = spec.rollout.completions_per_prompt
         lengths = [LENGTHS[place % len(LENGTHS)] + place // len(LENGTHS) for place in range(2 * size)]
-        found = _asked(self.native_weights(valid_case, lengths))
+        found = self._asked("weights", valid_case, lengths)
         rows = [Row(tokens=tokens, group=place // size) for place, tokens in enumerate(lengths)]
         said = [float(weight) for weight in token_weights(spec.loss.policy, rows)]
         _alike(f"weights of tokens ({spec.loss.policy.aggregation} is said)", found, said)
 
     def test_a_token_has_the_frameworks_gradient(self, valid_case: ValidCase) -> None:
         spec = self._spec(valid_case)
-        found = _asked(self.native_gradients(valid_case, TOKENS))
+        found = self._asked("gradients", valid_case, TOKENS)
         said = _gradients_of(spec, TOKENS)
         for token, native, ours in zip(TOKENS, found, said, strict=True):
             close = math.isclose(native, ours, rel_tol=NEAR, abs_tol=NEAR)
@@ -187,16 +190,11 @@ class EvidenceContract(Laws):
     def test_the_ratio_is_taken_over_what_the_framework_takes_it_over(self, valid_case: ValidCase) -> None:
         spec = self._spec(valid_case)
         for tokens in COMPLETIONS:
-            found = _asked(self.native_completion_gradient(valid_case, tokens))
+            found = self._asked("ratio", valid_case, tokens)
             _alike(f"gradients ({spec.objective.ratio_level} is said)", found, _gradients_of(spec, tokens, alone=False))
 
     def _spec(self, case: ValidCase) -> Spec:
         return spec_of(self._valid(case))
-
-
-def _asked(answer: Any) -> Any:
-    """The answer of the framework's function; the law is skipped where there is none."""
-    return vacuous("the framework has no function to ask") if answer is None else answer
 
 
 def _dataset_sizes(spec: Spec) -> Iterator[int]:
@@ -240,8 +238,10 @@ def _steps_of(spec: Spec) -> list[int]:
 def _gradients_of(spec: Spec, tokens: Sequence[Token], *, alone: bool = True) -> list[float]:
     """The gradient of each token's loss, each a completion of its own, or of the mean over those of one completion: by
     the oracle, which is no adapter's code."""
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        return vacuous("the oracle of gradients needs torch")
     from batchbridge.testing.oracle import token_losses
 
     found: list[float] = []

@@ -7,13 +7,13 @@ tests replay our code against it in an environment that has no framework. No dig
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from batchbridge.contract.evidence import FunctionsByFile
 from batchbridge.kit import fingerprints
+from batchbridge.testing import recording
 
 CLOSE = 1e-9
 """Relative difference of two floats that count as the same: kernels of other processors round otherwise."""
@@ -50,22 +50,9 @@ def unlike_proven(made: Mapping[str, Any], known: Mapping[str, Any], label: str)
     ]
 
 
-def differences(stored: Any, now: Any, place: str = "") -> Iterator[str]:
+def differences(stored: Any, now: Any) -> Iterator[str]:
     """Places where two JSON values differ; floats may differ by `CLOSE`."""
-    if isinstance(stored, Mapping) and isinstance(now, Mapping):
-        for name in sorted({*stored, *now}):
-            if name in stored and name in now:
-                yield from differences(stored[name], now[name], f"{place}/{name}")
-            else:
-                yield f"{place}/{name}: only {'stored' if name in stored else 'here'}"
-    elif isinstance(stored, list) and isinstance(now, list) and len(stored) == len(now):
-        for index, (one, other) in enumerate(zip(stored, now, strict=True)):
-            yield from differences(one, other, f"{place}/{index}")
-    elif isinstance(stored, float) and isinstance(now, float):
-        if not (math.isnan(stored) and math.isnan(now)) and not math.isclose(stored, now, rel_tol=CLOSE, abs_tol=1e-12):
-            yield f"{place}: {stored} stored, {now} here"
-    elif stored != now:
-        yield f"{place}: {stored} stored, {now} here"
+    return recording.differences(stored, now, relative=CLOSE, absolute=1e-12)
 
 
 def plain(values: Any) -> Any:

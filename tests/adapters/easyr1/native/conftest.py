@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -19,6 +20,14 @@ def checkout() -> Path:
     if not named:
         pytest.skip("BATCHBRIDGE_EASYR1 names no checkout of EasyR1")
     return Path(named).absolute()
+
+
+@pytest.fixture(scope="session")
+def release(checkout: Path) -> str:
+    """The release that the checkout calls itself."""
+    found = re.search(r'__version__ = "(.+)"', (checkout / "verl" / "__init__.py").read_text(encoding="utf-8"))
+    assert found, "the checkout names no release"
+    return found[1]
 
 
 @pytest.fixture(scope="session")

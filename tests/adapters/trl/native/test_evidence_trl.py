@@ -32,6 +32,23 @@ RUN: dict[str, Any] = {
 }
 
 
+TRAINER, UTILS = "trainer/grpo_trainer.py: GRPOTrainer.", "trainer/utils.py: "
+LOOP = (f"{TRAINER}get_train_dataloader", f"{TRAINER}_get_train_sampler", f"{UTILS}RepeatSampler.__iter__")
+BATCHES = (*LOOP, f"{TRAINER}_prepare_inputs", f"{TRAINER}training_step")
+SCORED = (f"{TRAINER}_generate_and_score_completions", f"{TRAINER}_compute_loss", f"{TRAINER}get_gamma_weights")
+FUNCTIONS = {
+    "devices": (f"{TRAINER}__init__",),
+    "rollouts": BATCHES,
+    "prompts": BATCHES,
+    "steps": (*BATCHES, f"{UTILS}split_tensor_dict", f"{UTILS}shuffle_sequence_dict"),
+    "advantages": (f"{TRAINER}_generate_and_score_completions", f"{UTILS}nanstd"),
+    "weights": SCORED,
+    "gradients": SCORED[:2],
+    "ratio": SCORED[:2],
+}
+"""TRL's functions behind each answer. get_gamma_weights is vespo's, of which the oracle knows no gradient."""
+
+
 class Asked(ScriptedRollouts):
     """Completions of the lengths that are asked for, one prompt's after the other's, with their rewards."""
 
@@ -54,7 +71,7 @@ class Asked(ScriptedRollouts):
 
 @pytest.fixture(scope="module", autouse=True)
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    TrlsFunctions.folder = tmp_path_factory.mktemp("evidence")
+    TrlsFunctions.kept_in = tmp_path_factory.mktemp("evidence")
     gc.freeze()  # Accelerate collects garbage before each run, over all that was imported: 0.4 s
     yield
     gc.unfreeze()
@@ -64,14 +81,16 @@ class TrlsFunctions(EvidenceContract):
     """What TRL's own code says of a case."""
 
     adapter_class = TrlAdapter
-    folder: Path
+    package = "trl"
+    functions = FUNCTIONS
+    kept_in: Path
     made: ClassVar[dict[tuple[Any, ...], Any]] = {}
     """Trainers and runs by case: building one costs more than all that it is asked."""
 
     def trainer(self, case: ValidCase, script: ScriptedRollouts | None = None, prompts: int = 8, **more: Any) -> Any:
         settings = {**case.source.values, **more}
         policy = tiny_policy(layers=1, width=8)
-        return scripted_trainer(self.folder, script=script, prompts=prompts, policy=policy, **settings)
+        return scripted_trainer(self.kept_in, script=script, prompts=prompts, policy=policy, **settings)
 
     def run(self, case: ValidCase, prompts: int, **more: Any) -> tuple[list[list[int]], list[list[int]]]:
         """The prompts of each rollout, and the rollout of each row of each optimizer step."""
@@ -106,7 +125,7 @@ class TrlsFunctions(EvidenceContract):
     def native_step_sizes(self, case: ValidCase) -> list[int]:
         size = case.source.values["num_generations"]
         prompts = 4 * self.scored(case, [1] * size)[0].args.generation_batch_size // size
-        _, steps = self.run(case, prompts, num_train_epochs=3, max_steps=-1)
+        _, steps = self.run(case, prompts, num_train_epochs=1, max_steps=-1)
         shares = [rows.count(0) for rows in steps]
         return [share for share in shares if share]
 

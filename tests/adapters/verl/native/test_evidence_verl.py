@@ -44,6 +44,27 @@ RUN: dict[str, Any] = {
 KL = {f"{ACTOR}use_kl_loss": True, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2}
 
 
+PPO, LOADER = "trainer/ppo/core_algos.py: ", "trainer/ppo/ray_trainer.py: RayPPOTrainer._create_dataloader"
+LOSSES = (f"{PPO}compute_policy_loss_vanilla", f"{PPO}compute_policy_loss_gspo", f"{PPO}agg_loss")
+FUNCTIONS = {
+    "devices": (
+        "trainer/main_ppo_v0.py: BaseTaskRunner.init_resource_pool_mgr",
+        "single_controller/ray/base.py: ResourcePoolManager.get_n_gpus",
+    ),
+    "rollouts": (LOADER,),
+    "prompts": (LOADER, "trainer/ppo/utils.py: create_rl_sampler"),
+    "steps": (
+        "trainer/ppo/ray_trainer.py: RayPPOTrainer._update_actor",
+        "workers/engine_workers.py: TrainingWorker.train_mini_batch",
+        "utils/tensordict_utils.py: make_iterator",
+    ),
+    "advantages": (f"{PPO}compute_grpo_outcome_advantage", f"{PPO}compute_rloo_outcome_advantage"),
+    "weights": (f"{PPO}agg_loss",),
+    "gradients": (*LOSSES, f"{PPO}kl_penalty", f"{PPO}kl_penalty_forward"),
+    "ratio": LOSSES,
+}
+
+
 class Enough(Exception):
     """The way out of the trainer once it has said what is asked for."""
 
@@ -79,6 +100,8 @@ class VerlsFunctions(EvidenceContract):
     """What verl's own code says of a case."""
 
     adapter_class = VerlAdapter
+    package = "verl"
+    functions = FUNCTIONS
 
     def native_devices(self, case: ValidCase) -> int:
         from verl.trainer.main_ppo_v0 import BaseTaskRunner
