@@ -117,7 +117,8 @@ class TrlAdapter(PackagedAdapter):
             source = dataclasses.replace(source, launcher={**handed, **source.launcher})
             given, places = {**defaults.values, **command.values}, {**defaults.places, **command.places}
             of_recipe |= defaults.values.keys() - command.values.keys()
-            if (unjudged := not_judged(source.argv, places)) is not None:
+            of_class = source.construction is not None  # a GRPOConfig, whatever it is given
+            if not of_class and (unjudged := not_judged(source.argv, places)) is not None:
                 return self.unread(version, [*found, unjudged], context)
             groups = ", ".join(group.source for group in self.groups[:2])
             refused = [*refusals(command, self.codes, groups), *strays(command, self.codes, groups, NOT_USED)]
@@ -147,6 +148,7 @@ class TrlAdapter(PackagedAdapter):
                 return self.unread(version, found, context)
             filled = unsloth.settings(given, rows, version, release)
             given, default_of = filled.given, filled.origins
+            places |= {new: places[old] for new, old in filled.renamed.items() if old in places}
         script = script_of_ones_own(source.argv)
         if built and not built.name.startswith(("trl.", "unsloth.")) and built.name != "GRPOConfig" and not built.bases:
             script = built.name  # a copy of TRL's class, say; what it takes besides is not known

@@ -58,10 +58,23 @@ _TAKES: tuple[tuple[str, str], ...] = (
 )
 """Releases, and those of TRL that they take: their requirement, or where it is narrower what their trainer refuses (an
 ImportError below 0.20.0, of what is in `SENTINELS`). The others require none that is newer than TRL's first tables."""
+FILTERS = ">=2026.8.11"
+"""Releases that drop, with a message, what TRL's class does not take, where that would refuse it."""
+_RENAMED_LATE = "per_gpu_train_batch_size"
+"""A setting that they read as the micro-batch, since 2026.9.1 and unless they have rewritten that before."""
+_RENAMED: tuple[tuple[str, str, str], ...] = (
+    (FILTERS, "use_liger_loss", "use_liger_kernel"),
+    (FILTERS, "vllm_guided_decoding_regex", "vllm_structured_outputs_regex"),
+    (FILTERS, "wandb_log_unique_prompts", "log_unique_prompts"),
+    (">=2026.9.1", "warmup_ratio", "warmup_steps"),
+    (">=2026.9.1", "push_to_hub_token", "hub_token"),
+    (">=2026.9.1", "per_gpu_eval_batch_size", "per_device_eval_batch_size"),
+)
+"""Releases, a setting that TRL's class no longer takes, and the one that has its value then (rl_config_compat.py)."""
 OWN = frozenset(
     {
         *("vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch"),
-        *("max_seq_length", "context_parallel_size", "context_parallel_backend"),
+        *("context_parallel_size", "context_parallel_backend"),
     }
 )
 """Settings of Unsloth's own that no batch depends on."""
@@ -115,12 +128,15 @@ def unknown(unsloth: Unsloth, built: Construction) -> Iterator[Finding]:
 
 class Filled(NamedTuple):
     """The settings that a release of Unsloth hands TRL: those of the user, rewritten; the origin of each default that
-    it fills in; sentences about what it changes of the user's."""
+    it fills in; sentences about what it changes; a setting to the older name that the user gave it by; what it leaves
+    out of the user's."""
 
     release: Unsloth
     given: dict[str, Any]
     origins: dict[str, str]
     changed: tuple[str, ...]
+    renamed: dict[str, str]
+    dropped: frozenset[str]
 
 
 def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str, unsloth: Unsloth) -> Filled:
@@ -130,6 +146,9 @@ def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str, un
     # With transformers 5 a share of the steps is warmup_steps below 1; it loses warmup_ratio later.
     warmup = "warmup_ratio" if "warmup_ratio" in has or not unsloth.has(">=2026.2.1") else "warmup_steps"
     defaults = {key: value for releases, key, value in _DEFAULTS if unsloth.has(releases)} | {warmup: 0.1}
+    usual = {key: row.default for key, row in rows.items()} | defaults
+    own = set(kept)
+    moved, renamed = _moved(kept, usual, has, version, unsloth)
     filled = {key: value for key, value in defaults.items() if key in has and key not in kept}
     changed: dict[str, Any] = {}
     if unsloth.has(SENTINELS):
@@ -143,8 +162,30 @@ def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str, un
         if key in kept and key in has and kept[key] != value
     )
     filled |= {key: value for key, value in changed.items() if key not in kept and key in has}
-    whole = {**kept, **{key: value for key, value in changed.items() if key in kept}, **filled}
-    return Filled(unsloth, whole, dict.fromkeys(filled, f"default of unsloth {unsloth.version}"), said)
+    dropped = frozenset(own - kept.keys())
+    settled = {**kept, **{key: value for key, value in changed.items() if key in kept}, **filled}
+    origins = dict.fromkeys(filled, f"default of unsloth {unsloth.version}")
+    return Filled(unsloth, settled, origins, (*moved, *said), renamed, dropped)
+
+
+def _moved(
+    kept: dict[str, Any], usual: Mapping[str, Any], has: set[str], version: str, unsloth: Unsloth
+) -> tuple[list[str], dict[str, str]]:
+    """Takes what TRL's class does not take out of the user's settings, as newer releases do: sentences that say so, and
+    a setting to the older name whose value it has. usual: the defaults."""
+    said: list[str] = []
+    renamed: dict[str, str] = {}
+    others = {old: new for releases, old, new in _RENAMED if unsloth.has(releases) and new in has}
+    for key in [key for key in kept if key not in has] if unsloth.has(FILTERS) else ():
+        value, new = kept.pop(key), others.get(key)
+        if new is None:
+            said.append(f"Unsloth drops {key} = {value}, which trl {version} does not take")
+        elif new in kept and kept[new] != usual.get(new):
+            said.append(f"Unsloth drops {key} = {value}, as {new} is given, too")
+        elif value is not None or usual.get(new) is None:
+            kept[new], renamed[new] = value, key
+            said.append(f"Unsloth reads {key} = {value} as {new}")
+    return said, renamed
 
 
 def _of_sentinels(kept: Mapping[str, Any], has: set[str], version: str) -> dict[str, Any]:
@@ -189,6 +230,10 @@ def changes(native: dict[str, Any], filled: Filled, version: str, place: Where) 
         text = f"{unsloth.name} takes trl {takes.replace(',', ' and ')}, and not {version}"
         ways = (Fix(f"install a release of trl that it takes ({takes}), or name the release of Unsloth in a pin"),)
         yield Finding(ELSEWHERE, "error", "construction", text, (place,), ways, None, unsloth.source, undecided=True)
+    if unsloth.has(">=2026.9.1") and _RENAMED_LATE in filled.dropped:
+        text = f"whether {_RENAMED_LATE} counts depends on what {unsloth.name} has rewritten before"
+        ways = (Fix(f"write {MICRO}"),)
+        yield Finding(UNKNOWN, "error", "construction", text, (place,), ways, None, unsloth.source, undecided=True)
     for message in filled.changed:
         yield Finding(REWRITES, "warning", "construction", message, (place,), source=unsloth.source)
     yield from _sizes_rewritten(native, version, unsloth, place)

@@ -159,3 +159,44 @@ def test_only_what_is_imported_before_the_class_replaces_it(tmp_path: Path, head
 @pytest.mark.parametrize(("heat", "refused"), [(0.0, True), (0.5, False), (10, True)])
 def test_a_temperature_that_unsloth_refuses_is_an_error(tmp_path: Path, heat: float, refused: bool) -> None:
     assert ("BB-TRL-102" in codes(unsloth(tmp_path, f"temperature={heat}"))) == refused
+
+
+@pytest.mark.parametrize(
+    ("release", "trl", "said", "message"),
+    [
+        ("2026.10.9", "1.15.0", "max_prompt_length=64", "Unsloth drops max_prompt_length = 64, which trl 1.15.0"),
+        ("2026.10.9", "1.15.0", "max_seq_length=5", "Unsloth drops max_seq_length = 5, which trl 1.15.0"),
+        ("2026.8.11", "0.24.0", "nonsense=1", "Unsloth drops nonsense = 1, which trl 0.24.0 does not take"),
+        ("2026.8.10", "0.24.0", "nonsense=1", None),
+        ("2026.10.9", "1.15.0", "wandb_log_unique_prompts=True", "Unsloth reads wandb_log_unique_prompts = True as"),
+        (
+            "2026.10.9",
+            "1.15.0",
+            "per_gpu_eval_batch_size=8",
+            "Unsloth reads per_gpu_eval_batch_size = 8 as per_device",
+        ),
+        (
+            "2026.10.9",
+            "1.15.0",
+            "per_gpu_eval_batch_size=8, per_device_eval_batch_size=16",
+            "Unsloth drops per_gpu_eval_batch_size = 8, as per_device_eval_batch_size is given, too",
+        ),
+    ],
+)
+def test_what_trl_s_class_does_not_take_is_dropped_by_newer_releases(
+    tmp_path: Path, release: str, trl: str, said: str, message: str | None
+) -> None:
+    reading = unsloth(tmp_path, said, release, trl)
+    assert reading.verdict == ("invalid" if message is None else "valid")
+    assert ("BB-TRL-003" in codes(reading)) == (message is None)
+    assert message is None or any(one.message.startswith(message) for one in reading.findings)
+
+
+def test_a_micro_batch_by_its_older_name_is_undecided(tmp_path: Path) -> None:
+    """It counts where the micro-batch has its default after the sizes were rewritten."""
+    reading = unsloth(tmp_path, "per_gpu_train_batch_size=8")
+    assert (reading.verdict, codes(reading)) == ("undecided", {"BB-TRL-101"})
+
+
+def test_a_renamed_setting_is_read_from_its_place(tmp_path: Path) -> None:
+    assert unsloth(tmp_path, "per_gpu_eval_batch_size=8").given["per_device_eval_batch_size"].line == 3
