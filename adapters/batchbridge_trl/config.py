@@ -160,8 +160,15 @@ class TrlAdapter(PackagedAdapter):
             finding = self._unknown_key(places[key], near, version, given)
             if script:
                 return _perhaps_the_scripts(finding, script)
-            gone = any(one.key == key for one in tables.GONE)
-            return _of_a_recipe(finding, version, open_to_scripts=alone and not gone) if key in of_recipe else finding
+            if key not in of_recipe:
+                return finding
+            reader = "the script that reads the recipe may declare it" if alone else ""
+            if alone and any(one.key == key for one in tables.GONE):
+                from batchbridge_trl.own_programs import reader_of
+
+                place = reader_of(source.path) if source.path is not None else None
+                reader = "" if place is None else f"{place} names this file and reads it itself: check that program"
+            return _of_a_recipe(finding, version, reader)
 
         def unchecked(key: str) -> bool:  # Python's constructor takes what a parser would refuse
             return built is not None and key not in _DECIDING and (given[key] is None or isinstance(given[key], bool))
@@ -344,16 +351,13 @@ def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:
     )
 
 
-def _of_a_recipe(unknown: Finding, version: str, *, open_to_scripts: bool) -> Finding:
+def _of_a_recipe(unknown: Finding, version: str, reader: str) -> Finding:
     """A key of a recipe that TRL has not. TrlParser drops it before 0.19 (run with the wheels of 0.15.2 to 0.20.0).
-    open_to_scripts: whether the script that reads the recipe may declare it."""
+    reader: what else may take it, in words; empty: nothing."""
     if holds("<0.19", version):
         message = f"{unknown.message}: TrlParser drops it without a word"
         return dataclasses.replace(unknown, severity="warning", phase="never", message=message, native=None)
-    if not open_to_scripts:
-        return unknown
-    message = f"{unknown.message}; the script that reads the recipe may declare it"
-    return dataclasses.replace(unknown, message=message, undecided=True)
+    return dataclasses.replace(unknown, message=f"{unknown.message}; {reader}", undecided=True) if reader else unknown
 
 
 def _is_a(name: str, thing: object) -> bool:

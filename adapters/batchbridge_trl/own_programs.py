@@ -6,6 +6,8 @@ Open-R1's `src/open_r1/grpo.py` and what was made of it: a script that hands dat
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     from batchbridge.kit.declared_settings import DeclaredSetting
 
 SHOWN = 4
+MOST_LOOKED_INTO = 1000
+_ROOTS = (".git", "pyproject.toml", "requirements.txt", "setup.py")
+"""Marks of a repository's root."""
+_NOT_LOOKED_INTO = ("node_modules", "site-packages", "venv")
+_PARSERS = (b"TrlParser", b"HfArgumentParser")
 
 
 class OwnProgram(NamedTuple):
@@ -60,6 +67,28 @@ def own_program(source: Source) -> OwnProgram | None:
         if names and any("GRPO" in name for name in names):
             return OwnProgram(file, _place(file), _declared(file, names))
     return None
+
+
+def reader_of(recipe: Path) -> str | None:
+    """The program of the repository that names the recipe and hands it to no parser of TRL's: what it does with a
+    setting is its own affair. None: none is found among the first `MOST_LOOKED_INTO` programs."""
+    root = next(
+        (one for one in recipe.resolve().parents[:LEVELS] if any((one / mark).exists() for mark in _ROOTS)), None
+    )
+    for file in itertools.islice(_programs_below(root), MOST_LOOKED_INTO) if root is not None else ():
+        try:
+            text = file.read_bytes()
+        except OSError:
+            continue
+        if recipe.name.encode() in text and b"GRPOConfig" in text and not any(one in text for one in _PARSERS):
+            return _place(file)
+    return None
+
+
+def _programs_below(root: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(root):
+        folders[:] = sorted(one for one in folders if not one.startswith(".") and one not in _NOT_LOOKED_INTO)
+        yield from (Path(place, name) for name in sorted(names) if name.endswith(".py"))
 
 
 def _candidates(source: Source) -> Iterator[Path]:

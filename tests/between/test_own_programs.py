@@ -91,6 +91,35 @@ def test_a_key_that_nobody_declares_is_named(tmp_path: Path) -> None:
     assert _errors(_read(recipe, version="0.19.0")) == ["BB-TRL-003 humanlines"]
 
 
+READS_ITSELF = """import argparse, yaml
+from trl import GRPOConfig, GRPOTrainer
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", default="configs/own.yaml")
+config = yaml.safe_load(open(parser.parse_args().config))
+args = GRPOConfig(num_generations=config["num_generations"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        (READS_ITSELF, "undecided"),
+        (READS_ITSELF.replace("own.yaml", "another.yaml"), "invalid"),
+        (f"{READS_ITSELF}from trl import TrlParser\n", "invalid"),
+    ],
+)
+def test_a_key_that_is_gone_is_open_where_a_program_reads_the_file_itself(
+    tmp_path: Path, program: str, verdict: str
+) -> None:
+    recipe = f"{RECIPE}num_generations: 4\ntorch_dtype: bfloat16\n"
+    _write(tmp_path, {"requirements.txt": "", "configs/own.yaml": recipe, "scripts/train.py": program})
+    said = {"framework": "trl", "version": "1.16.0", "world_size": 1}
+    reading = batchbridge.read(tmp_path / "configs" / "own.yaml", **said)
+    assert reading.verdict == verdict
+    (gone,) = (one for one in reading.findings if one.code == "BB-TRL-003")
+    assert ("scripts/train.py names this file and reads it itself" in gone.message) == (verdict == "undecided")
+
+
 def test_a_trainer_of_the_programs_own_makes_the_verdict_conditional(tmp_path: Path) -> None:
     own = "class Mine(GRPOTrainer):\n    def _compute_loss(self, model, inputs):\n        return 0\n"
     broken = RECIPE.replace("loss_type: grpo", "loss_type: dapo")  # which 0.18's loss does not know
