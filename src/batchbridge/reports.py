@@ -19,6 +19,7 @@ from batchbridge.reading.read import read, unnamed
 if TYPE_CHECKING:
     from batchbridge.comparing.beside_open import SizesBesideOpen
     from batchbridge.comparing.releases import ReleaseVerdicts
+    from batchbridge.contract.held import Held
     from batchbridge.reading.ways_out import WayOut
     from batchbridge.render.headline import HeadlineFacts
     from batchbridge.render.text import TableRenderer
@@ -170,7 +171,14 @@ class Explanation(Check):
 
         told = (self.name, self.reading, table or text.plain_table, self.ways_out, self.enforcement)
         with spoken(lang):
-            return text.explain(*told, verbose=verbose, beside=self._beside)
+            return text.explain(*told, verbose=verbose, beside=self._beside, held=self.held if verbose else None)
+
+    @property
+    def held(self) -> Held | None:
+        """The framework's own functions that its adapter's meaning was compared with; None: the author alone says
+        it."""
+        adapter = plugins.adapters().get(self.reading.framework)
+        return None if adapter is None else adapter.held()
 
 
 def explain(

@@ -140,9 +140,15 @@ def test_adapters_lists_who_provides_what(run: Run) -> None:
         "distribution": None,
         "installed": None,
         "code": None,
+        "compared_with": None,
         "provided_by": "plugin toy (registered in this process)",
     }
     assert code == 0
+
+
+def test_explain_says_that_an_adapter_was_compared_with_nothing(run: Run) -> None:
+    alone = run("explain", "--framework", "toy", "--set", "toy.step=8", "--world-size", "2", "-v")[1]
+    assert "no function of toy 2.0 was asked: its adapter's author says what settings mean" in alone
 
 
 def test_adapters_grades_the_installed_code_without_importing_it(

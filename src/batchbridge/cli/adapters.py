@@ -27,6 +27,7 @@ def _rows() -> list[dict[str, Any]]:
             "distribution": adapter.distribution,
             "installed": adapter.distribution and installed(adapter.distribution),
             "code": _code_of(adapter),
+            "compared_with": _compared_with(adapter),
             "provided_by": plugins.provider(name),
         }
         for name, adapter in plugins.adapters().items()
@@ -44,11 +45,26 @@ def _code_of(adapter: Adapter) -> str | None:
     return f"{found.grade}: {found.label}" if found.label else found.text()
 
 
+def _compared_with(adapter: Adapter) -> dict[str, Any] | None:
+    """The framework's own functions that the adapter's meaning was compared with; None: its author alone says it."""
+    held = adapter.held()
+    if held is None:
+        return None
+    return {"version": held.version, "digest": held.digest, "laws": list(held.laws), "said_alone": list(held.said)}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        every = len(value["laws"]) + len(value["said_alone"])
+        return f"{value['version']}, {len(value['laws'])} of {every} laws ({value['digest']})"
+    return "-" if value is None else str(value)
+
+
 @click.command("adapters", short_help="List adapters and plugin problems.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> int:
-    """List the installed adapters: framework, versions read and enforced, how the installed code is graded,
-    and who provides each.
+    """List the installed adapters: framework, versions read and enforced, how the installed code is graded, the
+    release whose own functions their meaning was compared with (-: it is their author's word), and who provides each.
 
     Problems of plugins follow, and make the exit code 2.
     """
@@ -61,7 +77,7 @@ def command(as_json: bool) -> int:
         from batchbridge.cli._json import print_json
 
         return print_json(rows, code, problems=[problem.to_dict() for problem in problems])
-    cells = [[text.clean(text.one_line(value if value is not None else "-")) for value in row.values()] for row in rows]
+    cells = [[text.clean(text.one_line(_shown(value))) for value in row.values()] for row in rows]
     if cells:
         click.echo(table_for_stdout()([key.replace("_", " ") for key in rows[0]], cells))
     else:

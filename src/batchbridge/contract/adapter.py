@@ -293,9 +293,9 @@ class Adapter(ABC):
 
         try:
             found = get_data(type(self).__module__.rpartition(".")[0], "held.json")
-        except (OSError, ValueError):
+            return None if found is None else Held(**json.loads(found))
+        except (OSError, TypeError, ValueError):
             return None
-        return None if found is None else Held(**json.loads(found))
 
     def code(self) -> Code | None:
         """The framework's functions that `attach` depends on, with a record of their digests; see

@@ -62,6 +62,11 @@ class Held:
         return hashlib.blake2b(repr(every).encode(), digest_size=4).hexdigest()
 
     @property
+    def holds(self) -> str:
+        """The canonical fields, and groups of them, that the laws compare."""
+        return ", ".join(dict.fromkeys(part for law in self.laws for part in LAWS[law].holds.split(", ")))
+
+    @property
     def said(self) -> tuple[str, ...]:
         """The laws that nothing of the framework's answers: what they hold is the author's word."""
         return tuple(law for law in LAWS if law not in self.laws)

@@ -21,6 +21,7 @@ from batchbridge.render.words import cells, listed, padded, say
 
 if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
+    from batchbridge.contract.held import Held
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.meaning.findings import Finding
     from batchbridge.meaning.spec import LossTerm, Spec
@@ -66,9 +67,11 @@ def explain(
     *,
     verbose: bool = False,
     beside: HeadlineFacts = headline.NOTHING_BESIDE,
+    held: Held | None = None,
 ) -> str:
     """A reading in words: meaning, lanes, and what the source says; verbose: all fields with units and provenance,
-    derived numbers, and what the framework does by itself; then the findings."""
+    what of them was compared with the framework's own functions, derived numbers, and what the framework does by
+    itself; then the findings."""
     followed = _followed(reading, enforcement, verbose)
     versions = headline.releases(beside.judged, verbose=verbose)
     below = (*headline.lines(reading, beside, sizes=False, verbose=verbose), *followed, *versions)
@@ -82,6 +85,7 @@ def explain(
         title = say("Specification" if verbose else "What is set")
         sections.append(_section(title, _fields(name, reading, table, verbose)))
         if verbose:
+            sections[-1] += f"\n  {_compared(reading, held)}"
             rows = [(name, quantity(name, value, unit)) for name, value, unit in numbers(reading.derived)]
             sections.append(_section(say("Derived"), table((say("number"), say("value")), rows).splitlines()))
     if reading.behaviour is not None:
@@ -91,6 +95,20 @@ def explain(
     if lines := list(shown.lines(name, reading, table, ways_out, verbose=verbose)):
         sections.append(_section(say("Findings"), lines))
     return _printable(["\n\n".join(sections)])
+
+
+def _compared(reading: Reading, held: Held | None) -> str:
+    """The evidence for what an adapter says that settings mean: of this release, of another one, or none."""
+    if held is None:
+        return say(
+            "no function of {framework} was asked: its adapter's author says what settings mean", framework=who(reading)
+        )
+    told = {"framework": f"{reading.framework} {held.version}", "digest": held.digest, "fields": held.holds}
+    if reading.copy is None and reading.framework_version == held.version.split()[0]:
+        return say("compared with the functions of {framework} ({digest}): {fields}", **told)
+    return say(
+        "compared with the functions of {framework} ({digest}), and not of {this}: {fields}", this=who(reading), **told
+    )
 
 
 def _printable(lines: Iterable[str]) -> str:
