@@ -75,12 +75,6 @@ _left_out("get_train_dataloader", "train_dataloader")
 _left_out("_prepare_inputs", "prepare_inputs")
 
 
-def _deepspeed(trainer: Any) -> Mapping[str, Any]:
-    """DeepSpeed's configuration as Accelerate has it; empty without DeepSpeed."""
-    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
-    return {} if plugin is None else plugin.deepspeed_config
-
-
 def _engine_of_its_own(config: Mapping[str, Any]) -> bool:
     """Source: deepspeed 0.19.6 runtime/config.py, zero/config.py, compile/config.py, tensor_parallel/config.py."""
     zero, compiled = config.get("zero_optimization") or {}, config.get("compile") or {}
@@ -105,7 +99,7 @@ def _engine_in(request: Request) -> bool | None:
     foreseen=_engine_in,
 )
 def _deepspeed_engine(trainer: Any, request: Request) -> bool:
-    return _engine_of_its_own(_deepspeed(trainer))
+    return _engine_of_its_own(sharding.deepspeed_configuration(trainer))
 
 
 @LIVE.live(
@@ -114,7 +108,7 @@ def _deepspeed_engine(trainer: Any, request: Request) -> bool:
     "update; leave scheduler and optimizer out of DeepSpeed's configuration, so that the trainer makes them",
 )
 def _deepspeed_schedule(trainer: Any, request: Request) -> bool:
-    own = not {"scheduler", "optimizer"}.isdisjoint(_deepspeed(trainer))
+    own = not {"scheduler", "optimizer"}.isdisjoint(sharding.deepspeed_configuration(trainer))
     return own and request.spec.horizon.lr_tick == "rollout"
 
 

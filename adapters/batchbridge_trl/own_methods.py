@@ -24,6 +24,7 @@ from batchbridge.kit.proven import UNPROVEN
 from batchbridge.kit.worker_layer import Seam
 from batchbridge_trl.overrides import overrides_of
 from batchbridge_trl.proven import ACCELERATOR, BY_EFFECT, CODE, REWARDS, SCHEDULER
+from batchbridge_trl.sharding import deepspeed_configuration
 
 _MAKES = {SCHEDULER: ("lr_scheduler", "_created_lr_scheduler"), REWARDS: ()}
 """The attributes of a trainer that a method is there to set. Source: transformers 4.52.3 to 5.24.0 Trainer; trl 0.19.0
@@ -44,10 +45,8 @@ def own_methods(trainer: Any) -> dict[str, str]:
 def setup_objection(trainer: Any) -> str | None:
     """The objection to how the trainer's own methods have set it up, or will; None: there is none."""
     own = own_methods(trainer)
-    if not own.keys() & {ACCELERATOR, SCHEDULER}:
-        return None
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        return "under DeepSpeed and FSDP that was not measured"
+    if SCHEDULER in own and not {"optimizer", "scheduler"}.isdisjoint(deepspeed_configuration(trainer)):
+        return "transformers makes an optimizer or schedule of DeepSpeed's configuration without this trainer"
     return _objection_to_accelerator(trainer) if ACCELERATOR in own else None
 
 
@@ -59,13 +58,16 @@ def _objection_to_accelerator(trainer: Any) -> str | None:
     hidden = [name for name in vars(accelerator) if callable(getattr(Accelerator, name, None))]
     if foreign := sorted(set(hidden) - recorded):  # those that are recorded are told by themselves
         return f"methods were set on the accelerator: {', '.join(foreign)}"
+    state = accelerator.state
     for name, have, want in (
+        ("use of DeepSpeed", getattr(state, "deepspeed_plugin", None) is not None, trainer.is_deepspeed_enabled),
+        ("use of FSDP", getattr(state, "fsdp_plugin", None) is not None, trainer.is_fsdp_enabled),
         ("num_processes", accelerator.num_processes, args.world_size),
         ("process_index", accelerator.process_index, args.process_index),
-        ("device", str(accelerator.device), str(args.device)),
+        ("device", accelerator.device.type, args.device.type),
     ):
         if have != want:
-            return f"the accelerator's {name} is {have}, by the arguments {want}"
+            return f"the accelerator's {name} is {have}, by the trainer and its arguments {want}"
     return None
 
 
@@ -102,7 +104,8 @@ class HeldMethods:
     def _schedule(self, native: Callable[..., Any], *words: Any, **options: Any) -> Any:
         trainer, before = self._trainer, _Ground(self._trainer)
         made = native(*words, **options)
-        groups = getattr(trainer.optimizer, "param_groups", ())
+        optimizer = options.get("optimizer") or next(iter(words[1:2]), None) or trainer.optimizer
+        groups = getattr(optimizer, "param_groups", ())
         said = before.objection(self._own[SCHEDULER], SCHEDULER)
         if said is None and len(rates_of(trainer.lr_scheduler)) != len(groups):
             said = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,6 +21,12 @@ LONE_HEAD = (
     "the model or its last norm (no size_based_wrap, no Linear among transformer_layer_cls_to_wrap)"
 )
 """The reason why a language model head of its own is refused; the gradient was 99 % off on two ranks."""
+
+
+def deepspeed_configuration(trainer: Any) -> Mapping[str, Any]:
+    """DeepSpeed's configuration as Accelerate has it; empty without DeepSpeed."""
+    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    return {} if plugin is None else plugin.deepspeed_config
 
 
 def without_sync(trainer: Any, model: Any) -> AbstractContextManager[None]:

@@ -34,6 +34,7 @@ torch.set_num_threads(1)
 import deepspeed
 import transformers
 from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
+from derived import derived
 from engine_script import SCRIPT, engine_trainer, multiplier
 from packable import packable
 from pictures import FAMILIES, picture_trainer
@@ -89,6 +90,7 @@ CASES: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     },
     "ZeRO-2, optimizer on the CPU": (2, OFFLOAD, SPLITS["1x2, two passes, kl"]),
     "ZeRO-3, optimizer on the CPU": (3, OFFLOAD, SPLITS["1x2, two passes, kl"]),
+    "ZeRO-2, a derived trainer": (2, {}, SPLITS["2x2"] | {"derived": True}),
     "ZeRO-2, overlapping": (2, {"overlap_comm": True}, SPLITS["2x2"]),
     "ZeRO-2, clipped, the number twice": (2, {"gradient_clipping": 0.05}, {**SPLITS["2x2"], "max_grad_norm": 0.05}),
     "ZeRO-0, clipped": (0, {}, {**SPLITS["2x2"], "max_grad_norm": 0.05}),
@@ -199,9 +201,9 @@ def gradients(folder: Path) -> dict[str, Any]:
         elif arguments.pop("pictures", False):
             built, known = pictured(folder / "out", deepspeed=config(stage, **more), **arguments)
         else:
-            built = wrap(
-                build(folder / "out", stage, dict(more), **arguments), tokens_per_device=budget, padding=padding
-            )
+            own = arguments.pop("derived", False)
+            trainer = build(folder / "out", stage, dict(more), **arguments)
+            built = wrap(derived(trainer) if own else trainer, tokens_per_device=budget, padding=padding)
         captured = CapturedWhole(built)
         built.add_callback(captured)
         built.train()

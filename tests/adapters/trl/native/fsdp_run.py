@@ -32,12 +32,13 @@ torch.set_num_threads(1)
 import tampering
 import transformers
 from accelerate.state import AcceleratorState
+from derived import derived
 from representative import WHOLE
 from sharded_on_cpu import shard_on_the_cpu
 from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import TrainerCallback
 
-from batchbridge import CannotAttach, wrap
+from batchbridge import BatchDrift, CannotAttach, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_on_cpu.leaving import leave
@@ -78,6 +79,7 @@ def splits() -> dict[str, Case]:
     found = {
         "4x1": PLAIN | {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "loss_type": "grpo"},
         "2x2": PLAIN | {"loss_type": "dapo"},
+        "2x2, derived": PLAIN | {"loss_type": "dapo", "does": {}},
         "1x4": PLAIN | {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "loss_type": "bnpo"},
         "2x2, reduced in each": PLAIN | EACH | {"loss_type": "dr_grpo"},
         "1x2, two passes, kl": TWICE | {"loss_type": "luspo"},
@@ -152,12 +154,14 @@ def built(folder: Path, case: Case, *, policy: Any = None) -> Any:
     """The trainer of a case, wrapped; its ledger lies in the folder."""
     case = copy.deepcopy(case)  # transformers writes into nested settings
     budget, mode = case.pop("tokens_per_device", None), case.pop("mode", "enforce")
-    strategy = case.pop("strategy", "FULL_SHARD")
+    strategy, does = case.pop("strategy", "FULL_SHARD"), case.pop("does", None)
     if (padding := case.pop("padding", "padded")) == "free" and policy is not None:
         policy.config._attn_implementation = "sdpa"
     reference = tiny_policy(seed=1) if case.get("beta") and "peft_config" not in case else None
     with mock.patch.dict(os.environ, {"FSDP_SHARDING_STRATEGY": strategy}):
         trainer = scripted_trainer(folder, reference=reference, policy=policy, **case)
+    if does is not None:
+        derived(trainer, **does)
     return wrap(trainer, tokens_per_device=budget, padding=padding, mode=mode, ledger=folder / "ledger")
 
 
@@ -260,6 +264,7 @@ def fsdp2(folder: Path) -> dict[str, Any]:
     for name, case in splits().items():
         found[name] = measured(folder / name, asked | case, controls=name == "2x2")
     found["lora"] = lora(folder / "lora", asked)
+    found["changed by a schedule of its own"] = changed(folder / "changed", asked)
     found["tampered"] = tampered(folder / "tampered", asked)
     found["lone head"] = lone_head(folder / "lone", asked)
     if WHOLE:
@@ -270,6 +275,19 @@ def fsdp2(folder: Path) -> dict[str, Any]:
         found["bf16"] = measured(folder / "bf16", asked | PLAIN | {"bf16": True})
     found["resumed"] = resumed(folder)
     return found
+
+
+def changed(folder: Path, asked: Case) -> list[Any]:
+    """How a run ends whose own schedule changes a setting on one rank."""
+
+    def on_rank_1(trainer: Any) -> None:
+        trainer.args.num_iterations += int(os.environ["RANK"])
+
+    try:
+        built(folder, asked | PLAIN | {"does": {"after": on_rank_1}}).train()
+    except BatchDrift as drift:
+        return [drift.step, drift.aspect, drift.detail]
+    return []
 
 
 def lora(folder: Path, asked: Case) -> dict[str, Any]:
@@ -331,7 +349,9 @@ def fsdp1(folder: Path) -> dict[str, Any]:
     shard_on_the_cpu()
     # Both ranks are on one node. On nodes of one device FSDP1's hybrid reduces nothing (a run ends in a drift).
     torch.cpu.device_count = lambda: 2
-    named = some(cases, "2x2", "no_shard", "24 tokens, two passes, kl", "24 tokens, without padding, kl")
+    named = some(
+        cases, "2x2", "2x2, derived", "no_shard", "24 tokens, two passes, kl", "24 tokens, without padding, kl"
+    )
     found = {name: measured(folder / name, case, controls=name == "2x2") for name, case in named.items()}
     if WHOLE:
         found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)

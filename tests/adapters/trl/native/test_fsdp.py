@@ -70,7 +70,7 @@ def cases(results: Mapping[str, Any]) -> dict[str, Any]:
 def test_every_step_has_the_oracles_gradient(found: Mapping[str, Any], kind: str) -> None:
     wrapper = {"fsdp1": "FullyShardedDataParallel", "fsdp2": "FSDPModule"}[kind]
     measured = cases(found[kind])
-    assert {"2x2", "24 tokens, two passes, kl"} <= set(measured)
+    assert {"2x2", "2x2, derived", "24 tokens, two passes, kl"} <= set(measured)
     assert ("at load time" in measured) is (kind == "fsdp2" and LOADS)
     for name, case in measured.items():
         if "bf16" not in name:
@@ -104,6 +104,13 @@ def test_every_tampering_ends_in_a_drift_before_the_update(found: Mapping[str, A
     assert set(ended) == {name for name, (_, aspect) in WAYS.items() if WHOLE or aspect == "gradient"}
     for name, end in ended.items():
         assert (end["step"], end["aspect"], end["changed"]) == (STEP, WAYS[name][1], False), (name, end)
+
+
+@needs_fsdp2
+def test_what_a_derived_trainers_schedule_changes_on_one_rank_ends_the_run(found: Mapping[str, Any]) -> None:
+    step, aspect, detail = found["fsdp2"]["changed by a schedule of its own"]
+    assert (step, aspect) == (0, "settings")
+    assert "Derived.create_scheduler (overrides) changed args.num_iterations" in detail
 
 
 @needs_fsdp2

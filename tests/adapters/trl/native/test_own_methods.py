@@ -11,50 +11,22 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from derived import Does, derived
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from batchbridge import BatchDrift, CannotAttach, wrap
+from batchbridge_trl import own_methods
 from batchbridge_trl.releases import HAS_CALCULATE_REWARDS, has
 from batchbridge_trl.testing import Captured, flat_parameters
 
 RUN = {"max_steps": 2, "learning_rate": 0.02}
 SCORES = pytest.mark.skipif(not has(HAS_CALCULATE_REWARDS), reason="this TRL has no such method")
-Does = Callable[[Any], Any]
-
-
-class Derived(GRPOTrainer):  # type: ignore[misc]  # trl is untyped here
-    """A trainer as a package derives one: its own accelerator, its own schedule, its own rewards."""
-
-    scored = 0
-    before: Does = staticmethod(lambda trainer: None)
-    after: Does = staticmethod(lambda trainer: None)
-    rewarded: Callable[..., Any] = staticmethod(lambda trainer, words, rewards: rewards)
-
-    def create_accelerator_and_postprocess(self) -> None:
-        """Accelerate's own, and a note."""
-        super().create_accelerator_and_postprocess()
-        self.has_accelerator = True
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """A schedule that transformers has not."""
-        self.before(self)
-        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 0.5 / (1 + step))
-        self.after(self)
-        return self.lr_scheduler
-
-    def _calculate_rewards(self, *words: Any) -> Any:
-        self.scored += 1
-        return self.rewarded(self, words, super()._calculate_rewards(*words))
 
 
 def made(trainer: Callable[..., Any], name: str = "own", **does: Any) -> Any:
     """A derived trainer whose methods do something more."""
-    built = trainer(name, **RUN)
-    built.__class__ = Derived
-    for method, does_it in does.items():
-        setattr(built, method, does_it)
-    return built
+    return derived(trainer(name, **RUN), **does)
 
 
 @SCORES
@@ -231,18 +203,26 @@ def test_an_accelerator_that_is_not_accelerates_own_is_refused(trainer: Callable
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("part", "name", "value", "said"),
     [
-        ("reduce", lambda self, tensor, reduction="sum": tensor, "methods were set on the accelerator: reduce"),
-        ("is_fsdp_enabled", True, "under DeepSpeed and FSDP"),
+        ("accelerator", "reduce", lambda *words: None, "methods were set on the accelerator: reduce"),
+        ("", "is_fsdp_enabled", True, "use of FSDP is False, by the trainer and its arguments True"),
+        ("", "is_deepspeed_enabled", True, "use of DeepSpeed is False, by the trainer and its arguments True"),
     ],
 )
 def test_what_an_own_setup_left_behind_is_refused(
-    trainer: Callable[..., Any], name: str, value: Any, said: str
+    trainer: Callable[..., Any], part: str, name: str, value: Any, said: str
 ) -> None:
     built = made(trainer)
-    setattr(built if name == "is_fsdp_enabled" else built.accelerator, name, value)
+    setattr(getattr(built, part) if part else built, name, value)
     assert said in _reasons(built)["own_setup"]
+
+
+def test_a_schedule_that_is_made_without_the_trainer_is_refused(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_methods, "deepspeed_configuration", lambda trainer: {"scheduler": {"type": "WarmupLR"}})
+    assert "makes an optimizer or schedule of DeepSpeed's configuration" in _reasons(made(trainer))["own_setup"]
 
 
 def _reasons(built: Any, **options: Any) -> dict[str, str]:
