@@ -382,6 +382,16 @@ def axolotl(session: nox.Session) -> None:
     pytest(session, "-n", "2", *native("adapters/axolotl"))
 
 
+@nox.session(python="3.11")  # as above
+def unsloth(session: nox.Session) -> None:
+    """Unsloth's own constructor and loss, on a CPU: what is read of its programs, and why its trainer is refused. By
+    name only. What unsloth requires for a GPU is not here."""
+    requirements = [one for one in (ROOT / "constraints/unsloth.txt").read_text().splitlines() if one[:1] not in "#"]
+    install(session, "unsloth", f"torch=={TORCH}", *TEST, *requirements, ON_CPU, ".")
+    session.install("-q", "--no-deps", "unsloth==2026.10.9", "unsloth_zoo==2026.10.9")
+    pytest(session, *native("adapters/unsloth"), "-W", "ignore")
+
+
 def install_oldest_trl(session: nox.Session, *more: str) -> None:
     """What Open-R1 pins."""
     beside = ("pytest-xdist", "peft", *BESIDE_TRL, *DEEPSPEED, *more)

@@ -220,6 +220,8 @@ class TrlAdapter(PackagedAdapter):
 
         started = str(source.path) if built else program_of(source.argv)
         start = None if source.native is not None else start_of(source, native, started)
+        if start is not None and built is not None and filled is not None:
+            start = start._replace(replaced=not built.modules["unsloth"])
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(on_condition(), run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:

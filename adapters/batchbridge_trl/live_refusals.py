@@ -23,8 +23,12 @@ def release_of(request: Request) -> str:
 
 
 def _made_by(fork: TrainerFork) -> RefusalRow:
-    # A configuration names no class; of a script that does, `trainer` speaks.
-    return RefusalRow(fork.name, fork.reason, lambda request: False, lambda trainer, request: fork_of(trainer) == fork)
+    # A configuration names no class; of a script that does, `trainer` speaks, but where Unsloth certainly replaces it.
+    def foreseen(request: Request) -> bool:
+        start = start_in(request.reading)
+        return fork.name == "unsloth" and start is not None and start.replaced
+
+    return RefusalRow(fork.name, fork.reason, foreseen, lambda trainer, request: fork_of(trainer) == fork)
 
 
 LIVE = Refusals(map(_made_by, FORKS))

@@ -15,7 +15,7 @@ from batchbridge import Source
 from batchbridge.kit import load_source, near_file
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
-STOCK = "trl.GRPOTrainer"
+STOCK, OF_UNSLOTH = "trl.GRPOTrainer", "unsloth.GRPOTrainer"
 COPIES = frozenset({"Qwen2VLGRPOTrainer", "Qwen2VLGRPOVLLMTrainer", "Qwen2VLGRPOVLLMTrainerModified", "VLMGRPOTrainer"})
 COPIES |= {"AsyncGRPOTrainer"}
 """Trainers that are copies of TRL's on transformers' own: R1-V, VLM-R1 and what was made of them, TRL's experimental
@@ -29,7 +29,8 @@ class StartOfRun(NamedTuple):
     (one process, or DDP), "deepspeed", "fsdp", "other"; None: a file that was named is not here. engine: DeepSpeed's
     configuration, as far as it is said; None likewise. fsdp: 1 or 2. mixed_precision: the launcher's own. mesh: sizes
     of Accelerate's device mesh by dimension. trainers: the classes that the script names, by module; None: the script
-    is not here. streams: whether it asks for a dataset to be streamed.
+    is not here. streams: whether it asks for a dataset to be streamed. replaced: whether Unsloth's class certainly
+    stands in the place of TRL's.
     """
 
     is_known: bool
@@ -40,6 +41,7 @@ class StartOfRun(NamedTuple):
     mesh: Mapping[str, Any] = {}
     trainers: tuple[str, ...] | None = (STOCK,)
     streams: bool = False
+    replaced: bool = False
 
     @property
     def zero_stage(self) -> int | None:
@@ -165,7 +167,7 @@ def _built(tree: ast.Module) -> tuple[str, ...]:
             trainers.add(cls.name)
     trainers -= {name for name in trainers if _adds_to_trls(tree, name, modules)}
     if any(module.partition(".")[0] == "unsloth" for module in modules.values()):
-        trainers.add("unsloth.GRPOTrainer")  # importing it replaces TRL's
+        trainers.add(OF_UNSLOTH)  # importing it replaces TRL's
     trainers |= {f"{_full(node, modules)} = ..." for node in nodes if _patches(node)}
     stock = {name for name in trainers if is_trls(name)}
     return tuple(sorted({*(trainers - stock), *({STOCK} if stock else ())}))
@@ -225,5 +227,6 @@ def _full(node: ast.expr, modules: Mapping[str, str]) -> str:
 
 
 def unknown_trainers(start: StartOfRun) -> Sequence[str]:
-    """The trainers that a script names beside TRL's own."""
-    return [name for name in start.trainers or () if name != STOCK]
+    """The trainers that a script names beside TRL's own, and Unsloth's where that is certain."""
+    known = {STOCK, OF_UNSLOTH} if start.replaced else {STOCK}
+    return [name for name in start.trainers or () if name not in known]

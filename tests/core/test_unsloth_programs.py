@@ -1,6 +1,6 @@
 """Programs that import Unsloth: its defaults and what it rewrites, by its release, as its constructor does.
 
-The rows are of the wheels' models/rl.py; `tests/adapters/trl/native/test_unsloth.py` asks the constructor itself.
+The rows are of the wheels' models/rl.py; `tests/adapters/unsloth/native` asks the constructor itself.
 """
 
 from __future__ import annotations
@@ -200,3 +200,22 @@ def test_a_micro_batch_by_its_older_name_is_undecided(tmp_path: Path) -> None:
 
 def test_a_renamed_setting_is_read_from_its_place(tmp_path: Path) -> None:
     assert unsloth(tmp_path, "per_gpu_eval_batch_size=8").given["per_device_eval_batch_size"].line == 3
+
+
+@pytest.mark.parametrize(
+    ("head", "obstacles"),
+    [
+        (HEAD, {"unsloth": True}),
+        (
+            "if fast:\n    import unsloth\nfrom trl import GRPOConfig, GRPOTrainer\n",
+            {"trainer": False, "BB-TRL-101": False},
+        ),
+        ("from trl import GRPOConfig, GRPOTrainer\nimport unsloth\n", {"trainer": False}),
+    ],
+)
+def test_check_says_before_a_run_whether_unsloth_s_trainer_is_refused(
+    tmp_path: Path, head: str, obstacles: dict[str, bool]
+) -> None:
+    unsloth(tmp_path, "per_device_train_batch_size=8, gradient_accumulation_steps=1", head=head)
+    said = bb.check(tmp_path / "train.py", version="1.15.0", world_size=1).to_dict()["enforcement"]
+    assert {one["name"]: one["certain"] for one in said["obstacles"]} == obstacles
