@@ -335,6 +335,12 @@ ALL = [
     _broken(
         "Lenient", ["test_an_invalid_case_is_invalid_with_its_codes", "invalid"], "expected", check=lambda s, r: []
     ),
+    _broken(
+        "Guesses",
+        ["test_an_undecided_case_is_undecided_for_its_reason", "undecided"],
+        "verdict valid",
+        read=_edited(ToyAdapter.read, findings=()),
+    ),
     _broken("BadCode", ["test_findings_are_well_formed", "invalid"], "is not like BB101", check=_finding(code="TOY-1")),
     _broken(
         "Placeless", ["test_errors_name_a_place_in_the_users_own_keys", "invalid"], "no key", check=_finding(where=())

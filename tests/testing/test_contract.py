@@ -26,7 +26,7 @@ from batchbridge.kit.lifecycle import Runtime
 from batchbridge.kit.refusals import RefusalRow
 from batchbridge.kit.rule_table import Rule
 from batchbridge.kit.table_adapter import TableAdapter
-from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, files_in
+from batchbridge.testing.contract import AdapterContract, InvalidCase, UndecidedCase, ValidCase, files_in
 
 CONTEXT = Context(framework_version="1.0", world_size=4, dataset_size=16)
 ALONE = dataclasses.replace(CONTEXT, world_size=None)
@@ -57,6 +57,16 @@ class TestToyAdapter(AdapterContract):
         InvalidCase(name="odd devices", source=Source(values={"devices": 3}), context=ALONE, codes=("BB-TOY-010",)),
         InvalidCase(name="odd key", source=Source(values={"batch": 3}), context=CONTEXT, codes=("BB-TOY-002",)),
         InvalidCase(name="odd value", source=Source(values={"step": "x"}), context=CONTEXT, codes=("BB-TOY-003",)),
+    )
+    undecided = (
+        UndecidedCase(
+            name="no devices",
+            source=Source(values={"prompts": 4}),
+            context=ALONE,
+            codes=("BB-TOY-004",),
+            reason="devices: not said",
+            settled={"devices": 2},
+        ),
     )
     foreign = (Source(values={"per_device_train_batch_size": 4}),)
     unwritable = (spec_of({**DEFAULTS, "devices": 4}).replace(**{"order.last_rollout": "pad"}),)
@@ -112,6 +122,51 @@ def test_a_refusal_without_a_configuration_is_found():
     contract.refused = {}
     with pytest.raises(AssertionError, match="no configuration for"):
         contract.test_every_refusal_has_a_configuration()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"codes": ("BB-TOY-004", "BB-TOY-020")}, "to leave it open"),
+        ({"reason": "step: not said"}, "is in none of"),
+        ({"settled": {"step": 4}}, "with {'step': 4} it is undecided: BB-TOY-004"),
+        ({"source": Source(values={"prompts": 4, "batch": 1})}, "verdict invalid"),
+        ({"context": CONTEXT}, "verdict valid"),
+    ],
+)
+def test_a_case_that_is_open_for_another_reason_or_decided_is_found(changed, told):
+    case = dataclasses.replace(TestToyAdapter.undecided[0], **changed)
+    with pytest.raises(AssertionError, match=told):
+        TestToyAdapter().test_an_undecided_case_is_undecided_for_its_reason(case)
+
+
+def dropping(step, kept):
+    """The contract of a toy that drops what does not fill a step; kept: completions of a rollout that it trains."""
+
+    def read(self, source, context):
+        reading = ToyAdapter.read(self, source, context)
+        changed = {"optimizer_step.completions_per_step": step, "order.last_optimizer_step": "drop"}
+        return dataclasses.replace(reading, spec=reading.spec.replace(**changed))
+
+    def native_steps(self, reading, size, tokens):
+        whole = reading.spec.replace(**{"order.last_optimizer_step": "short"})
+        for one in ToyAdapter.native_steps(self, dataclasses.replace(reading, spec=whole), size, tokens):
+            if one.index % -(-8 // step) * step < kept:
+                yield one
+
+    adapter = type("Dropping", (ToyAdapter,), {"read": read, "native_steps": native_steps})
+    return type("Contract", (TestToyAdapter,), {"adapter_class": adapter})()
+
+
+def test_a_remainder_that_is_dropped_is_no_part_of_a_pass():
+    law = "test_native_steps_train_a_whole_rollout_in_whole_steps"
+    getattr(dropping(3, 6), law)(TestToyAdapter.valid[0])
+    with pytest.raises(AssertionError, match="8 completions of 8 in the first pass, and 2 may be dropped"):
+        getattr(dropping(3, 8), law)(TestToyAdapter.valid[0])
+    with pytest.raises(AssertionError, match="3 completions of 8 in the first pass, and 2 may be dropped"):
+        getattr(dropping(3, 3), law)(TestToyAdapter.valid[0])
+    with pytest.raises(AssertionError, match="4 completions of 8 in the first pass, and 0 may be dropped"):
+        getattr(dropping(4, 4), law)(TestToyAdapter.valid[0])
 
 
 def test_a_rule_without_a_case_is_found():
@@ -304,7 +359,7 @@ def given(arguments):
     named |= copy.deepcopy(
         {"valid": TestToyAdapter.valid[0], "warned": TestToyAdapter.valid[2], "invalid": TestToyAdapter.invalid[0]}
     )
-    named |= copy.deepcopy({"of devices": TestToyAdapter.valid[1]})
+    named |= copy.deepcopy({"of devices": TestToyAdapter.valid[1], "undecided": TestToyAdapter.undecided[0]})
     return [named.get(a, a) if isinstance(a, str) else a for a in arguments]
 
 

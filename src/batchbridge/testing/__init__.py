@@ -8,6 +8,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.testing.evidence import EvidenceContract as EvidenceContract
     from batchbridge.testing.evidence import Token as Token
     from batchbridge.testing.laws import InvalidCase as InvalidCase
+    from batchbridge.testing.laws import UndecidedCase as UndecidedCase
     from batchbridge.testing.laws import ValidCase as ValidCase
 else:  # a type checker that saw these functions would take every misspelt name for an attribute
     from batchbridge.lazily import loader

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.meaning.spec import LossTerm
 from batchbridge.testing.fields import CHANGES
 from batchbridge.testing.hostile import FOREIGN, HOSTILE, HOSTILE_SOURCES
-from batchbridge.testing.laws import InvalidCase, ValidCase
+from batchbridge.testing.laws import Case, InvalidCase, UndecidedCase, ValidCase
 from batchbridge.testing.laws_of_enforcement import EnforcementLaws
 from batchbridge.testing.laws_of_findings import FindingLaws
 from batchbridge.testing.laws_of_reading import ReadingLaws
@@ -31,7 +31,7 @@ from batchbridge.testing.laws_of_writing import WritingLaws, files_in
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["AdapterContract", "InvalidCase", "ValidCase"]
+__all__ = ["AdapterContract", "InvalidCase", "UndecidedCase", "ValidCase"]
 
 
 class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
@@ -40,7 +40,7 @@ class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLa
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """The tests that pytest makes: one per case, hostile value, field."""
-        cases: list[ValidCase | InvalidCase] = [*self.valid, *self.invalid]
+        cases: list[Case] = [*self.valid, *self.invalid, *self.undecided]
         kin = {vars(base).get("framework") for base in self.adapter_class.__mro__}
         others = {name: source for name, source in FOREIGN.items() if name not in kin}
         others |= {str(number): source for number, source in enumerate(self.foreign)}
@@ -49,6 +49,7 @@ class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLa
         tables: dict[str, tuple[Sequence[Any], Sequence[str]]] = {
             "valid_case": (self.valid, [case.name for case in self.valid]),
             "invalid_case": (self.invalid, [case.name for case in self.invalid]),
+            "undecided_case": (self.undecided, [case.name for case in self.undecided]),
             "any_case": (cases, [case.name for case in cases]),
             "refused_case": (list(self.refused), list(self.refused)),
             "hostile": (list(HOSTILE), list(HOSTILE)),

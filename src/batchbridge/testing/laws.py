@@ -6,7 +6,7 @@ import copy
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, get_args
 
@@ -51,6 +51,26 @@ class InvalidCase:
     verdict: Literal["invalid", "undecided"] = "invalid"
 
 
+@dataclass(frozen=True, kw_only=True)
+class UndecidedCase:
+    """A configuration of which the adapter must say that it leaves the run open, and no more.
+
+    codes: the findings that say so, all of them. reason: a text that stands in one of their messages. settled: the
+    values of settings by which the run is no longer open, where there are such: what the findings name is then what was
+    open.
+    """
+
+    name: str
+    source: Source
+    context: Context
+    codes: tuple[str, ...]
+    reason: str
+    settled: Mapping[str, Any] = field(default_factory=dict)
+
+
+Case = ValidCase | InvalidCase | UndecidedCase
+
+
 class Laws:
     """The attributes that an author fills in, and what laws ask an adapter by; see `AdapterContract`."""
 
@@ -63,6 +83,8 @@ class Laws:
     """The version that `write` writes for when it is told none and names none; None if the framework has one only."""
     valid: ClassVar[Sequence[ValidCase]]
     invalid: ClassVar[Sequence[InvalidCase]]
+    undecided: ClassVar[Sequence[UndecidedCase]] = ()
+    """Configurations that leave the run open, such as those of rules that say so."""
     foreign: ClassVar[Sequence[Source]] = ()
     """Other frameworks' configurations, beside those of `batchbridge.testing.hostile.FOREIGN`: `detect` must be less
     sure of them than of every valid case."""

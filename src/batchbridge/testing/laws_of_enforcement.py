@@ -9,7 +9,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.reading.read import read_source
 from batchbridge.testing.fields import CHANGES
-from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, spec_of, vacuous
+from batchbridge.testing.laws import Case, InvalidCase, Laws, ValidCase, spec_of, vacuous
 
 if TYPE_CHECKING:
     from batchbridge.kit.lifecycle import Runtime
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class EnforcementLaws(Laws):
     """The laws of this module."""
 
-    def test_enforcement_is_told_in_full(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_enforcement_is_told_in_full(self, any_case: Case) -> None:
         said = self._enforcement(any_case)
         assert isinstance(said, Enforcement), f"enforcement gave a {type(said).__name__}"
         assert not any(one.name == "adapter" for one in said.obstacles), f"it raised: {said.obstacles}"
@@ -57,7 +57,7 @@ class EnforcementLaws(Laws):
         told += [{one.name for one in self._enforcement(case).obstacles} for case in self.refused.values()]
         assert any(refused_case not in names for names in told), "told of every configuration"
 
-    def _enforcement(self, case: ValidCase | InvalidCase) -> Enforcement:
+    def _enforcement(self, case: Case) -> Enforcement:
         adapter = self.adapter_class()
         return enforcement_of(adapter, read_source(case.source, adapter, case.context))
 

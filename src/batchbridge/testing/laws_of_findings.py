@@ -10,7 +10,16 @@ from batchbridge.meaning.findings import Finding, Fix, verdict
 from batchbridge.reading.arguments import changed_source
 from batchbridge.reading.read import as_read
 from batchbridge.testing.fields import PATHS
-from batchbridge.testing.laws import InvalidCase, Laws, ValidCase, as_file, check_findings, is_mapping, vacuous
+from batchbridge.testing.laws import (
+    Case,
+    InvalidCase,
+    Laws,
+    UndecidedCase,
+    as_file,
+    check_findings,
+    is_mapping,
+    vacuous,
+)
 
 
 class FindingLaws(Laws):
@@ -27,7 +36,22 @@ class FindingLaws(Laws):
             in_a_file = {one.code for one in self._judge(as_file(invalid_case.source), invalid_case.context)[1]}
             assert in_a_file == codes, f"in a file {sorted(in_a_file)}, and else {sorted(codes)}"
 
-    def test_findings_are_well_formed(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_an_undecided_case_is_undecided_for_its_reason(self, undecided_case: UndecidedCase) -> None:
+        case = undecided_case
+        _, findings = self._judge(case.source, case.context)
+        assert verdict(findings) == "undecided", f"verdict {verdict(findings)}"
+        told = [finding for finding in findings if finding.undecided]
+        codes = {finding.code for finding in told}
+        assert codes == set(case.codes), f"expected {sorted(case.codes)} to leave it open, found {sorted(codes)}"
+        messages = [finding.message for finding in told]
+        assert any(case.reason in message for message in messages), f"{case.reason!r} is in none of {messages}"
+        if case.settled:
+            values = {**case.source.values, **case.settled}
+            after = self._judge(replace(case.source, values=values), case.context)[1]
+            left = sorted({finding.code for finding in after if finding.undecided})
+            assert verdict(after) == "valid", f"with {dict(case.settled)} it is {verdict(after)}: {', '.join(left)}"
+
+    def test_findings_are_well_formed(self, any_case: Case) -> None:
         check_findings(self._judge(any_case.source, any_case.context)[1])
 
     def test_every_rule_has_a_case(self) -> None:
@@ -40,7 +64,7 @@ class FindingLaws(Laws):
         always = {row.code for row in rows if not getattr(row, "standing", False)}.intersection(*told)
         assert not always, f"every case shows {', '.join(sorted(always))}"
 
-    def test_a_defect_that_is_checked_is_explained(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_a_defect_that_is_checked_is_explained(self, any_case: Case) -> None:
         reading, findings = self._judge(any_case.source, any_case.context)
         defects = {row.code for row in self.adapter_class().rows() if getattr(row, "is_defect", False)}
         if reading.behaviour is not None:
@@ -51,7 +75,7 @@ class FindingLaws(Laws):
     def _told_of(self) -> Iterator[set[str]]:
         """Codes of what is found in each case and example, and of defects."""
         examples = map(as_read, self.adapter_class().examples().values())
-        cases: list[ValidCase | InvalidCase] = [*self.valid, *self.invalid]
+        cases: list[Case] = [*self.valid, *self.invalid, *self.undecided]
         for source, context in (*((case.source, case.context) for case in cases), *examples):
             reading, findings = self._judge(source, context)
             defects = () if reading.behaviour is None else reading.behaviour.defects
@@ -68,7 +92,7 @@ class FindingLaws(Laws):
         for finding in _errors(self._judge(invalid_case.source, invalid_case.context)[1]):
             assert finding.fixes or finding.native, f"{finding.code}: neither a fix nor the native message"
 
-    def test_a_fix_says_what_it_changes(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_a_fix_says_what_it_changes(self, any_case: Case) -> None:
         reading, findings = self._judge(any_case.source, any_case.context)
         for fix in (fix for finding in findings for fix in finding.fixes):
             key = fix.text.partition(" = ")[0]
@@ -82,7 +106,7 @@ class FindingLaws(Laws):
                 told = f"{key} = ".lower() not in text or f"{key} = {value}".lower() in text
                 assert told, f"{fix.text!r} says something else than its changes, {dict(fix.changes)}"
 
-    def test_a_fix_fixes(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_a_fix_fixes(self, any_case: Case) -> None:
         findings = self._judge(any_case.source, any_case.context)[1]
         found = [one for one in findings if not one.undecided and any(fix.changes for fix in one.fixes)]
         if not found:
@@ -98,7 +122,7 @@ class FindingLaws(Laws):
                 clean |= renames or any({one.code for one in _errors(left)} <= errors for left in after)
             assert clean, f"{finding.code}: each fix breaks another rule"
 
-    def _after(self, case: ValidCase | InvalidCase, fix: Fix) -> Iterator[list[Finding]]:
+    def _after(self, case: Case, fix: Fix) -> Iterator[list[Finding]]:
         """Findings once a fix is made. Where it changes the devices in the configuration, the context's number
         stands against it."""
         changes = {key: value for key, value in fix.changes.items() if key != self.launchers_key}
@@ -107,7 +131,7 @@ class FindingLaws(Laws):
             context = replace(case.context, world_size=world_size)
             yield self._judge(changed_source(case.source, changes), context)[1]
 
-    def test_check_says_the_same_twice_and_changes_nothing(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_check_says_the_same_twice_and_changes_nothing(self, any_case: Case) -> None:
         adapter = self.adapter_class()
         reading = adapter.read(any_case.source, any_case.context)
         before = reading.to_dict()
@@ -115,7 +139,7 @@ class FindingLaws(Laws):
         assert list(adapter.check(reading)) == first == list(self.adapter_class().check(reading)), "check varies"
         assert reading.to_dict() == before, "check changed the reading"
 
-    def test_read_leaves_the_rules_to_check(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_read_leaves_the_rules_to_check(self, any_case: Case) -> None:
         adapter = self.adapter_class()
         reading = adapter.read(any_case.source, any_case.context)
         twice = [finding.code for finding in adapter.check(reading) if finding in reading.findings]

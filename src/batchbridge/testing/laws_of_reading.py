@@ -20,7 +20,7 @@ from batchbridge.testing.fields import DEFAULTS, PATHS
 from batchbridge.testing.hostile import HOSTILE, HOSTILE_SOURCES
 from batchbridge.testing.laws import (
     CODE,
-    InvalidCase,
+    Case,
     Laws,
     ValidCase,
     as_file,
@@ -61,7 +61,7 @@ class ReadingLaws(Laws):
 
     # ---- detect
 
-    def test_detect_gives_a_share_of_certainty(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_detect_gives_a_share_of_certainty(self, any_case: Case) -> None:
         certainty(self.adapter_class(), any_case.source)
 
     def test_detect_recognises_its_own(self, valid_case: ValidCase) -> None:
@@ -70,7 +70,7 @@ class ReadingLaws(Laws):
         if is_mapping(source):
             assert certainty(adapter, as_file(source)) > 0, "detect is 0 for a valid case in a file"
 
-    def test_detect_says_the_same_twice_and_changes_nothing(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_detect_says_the_same_twice_and_changes_nothing(self, any_case: Case) -> None:
         adapter, before = self.adapter_class(), contents(any_case.source)
         first = adapter.detect(any_case.source)
         assert adapter.detect(any_case.source) == first == self.adapter_class().detect(any_case.source), "detect varies"
@@ -106,7 +106,7 @@ class ReadingLaws(Laws):
         assert wanted in (None, reading.framework_version), f"version {reading.framework_version}, asked {wanted}"
         assert reading.dataset_size == valid_case.context.dataset_size, "dataset_size is not the context's"
 
-    def test_reading_twice_gives_the_same(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_reading_twice_gives_the_same(self, any_case: Case) -> None:
         before = contents(any_case.source)
         first = self.adapter_class().read(any_case.source, any_case.context)
         adapter = self.adapter_class()
@@ -114,7 +114,7 @@ class ReadingLaws(Laws):
         assert adapter.read(any_case.source, any_case.context).to_dict() == first.to_dict(), "read varies"
         assert contents(any_case.source) == before, "read changed its source"
 
-    def test_a_reading_is_json(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_a_reading_is_json(self, any_case: Case) -> None:
         reading, findings = self._judge(any_case.source, any_case.context)
         json.dumps(replace(reading, findings=tuple(findings)).to_dict())
 
@@ -169,12 +169,12 @@ class ReadingLaws(Laws):
                 said = lines[origin.file or ""].get(origin.key or "")
                 assert origin.line == said, f"provenance of {field}: {origin.file}:{origin.line}, not its line {said}"
 
-    def test_every_provenance_is_of_a_field(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_every_provenance_is_of_a_field(self, any_case: Case) -> None:
         reading = self.adapter_class().read(any_case.source, any_case.context)
         unknown = sorted(set(reading.provenance) - PATHS)
         assert not unknown, f"provenance for what is not a field: {unknown}"
 
-    def test_every_provenance_says_where_from(self, any_case: ValidCase | InvalidCase) -> None:
+    def test_every_provenance_says_where_from(self, any_case: Case) -> None:
         reading = self.adapter_class().read(any_case.source, any_case.context)
         for path, origin in reading.provenance.items():
             assert origin.detail.strip(), f"provenance of {path}: no detail"

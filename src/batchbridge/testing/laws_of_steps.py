@@ -10,7 +10,7 @@ from collections import Counter
 from fractions import Fraction
 
 from batchbridge.testing.hostile import HostileObject
-from batchbridge.testing.laws import MOST_STEPS, InvalidCase, Laws, ValidCase, scripted_tokens, spec_of, vacuous
+from batchbridge.testing.laws import MOST_STEPS, Case, Laws, ValidCase, scripted_tokens, spec_of, vacuous
 
 
 class StepLaws(Laws):
@@ -31,7 +31,11 @@ class StepLaws(Laws):
             vacuous("the dataset fills no rollout")
         assert steps, "no step at all"
         ended = len(steps) < MOST_STEPS or len(passes) > 1
-        assert passes[0, 0] == size or not ended, f"{passes[0, 0]} completions of {size} in the first pass"
+        left = size % step if step and spec.order.last_optimizer_step == "drop" else 0
+        # A remainder that is dropped at the end of all passes may lie behind the first one.
+        whole = {size - left} if spec.optimizer_step.step_may_span == "none" else range(size - left, size + 1)
+        trained = passes[0, 0] in whole or not ended
+        assert trained, f"{passes[0, 0]} completions of {size} in the first pass, and {left} may be dropped"
         assert not step or step > size or len(steps[0].rows) == step, f"{len(steps[0].rows)} in a step of {step}"
 
     def test_native_steps_stay_inside_the_run(self, valid_case: ValidCase) -> None:
@@ -67,7 +71,7 @@ class StepLaws(Laws):
             assert self.adapter_class().owns(stranger) is False, f"owns {type(stranger).__name__}"
 
     def test_reading_imports_no_framework(self) -> None:
-        cases: list[ValidCase | InvalidCase] = [*self.valid, *self.invalid]
+        cases: list[Case] = [*self.valid, *self.invalid, *self.undecided]
         plain = [case for case in cases if case.source.native is None]
         name = self.adapter_class.__qualname__
         work = pickle.dumps((self.adapter_class.__module__, name, [(c.source, c.context) for c in plain]))
