@@ -421,10 +421,33 @@ def test_settings_of_a_sourced_file_of_the_repository_are_taken(tmp_path: Path) 
     assert "BB015" not in codes(source)
 
 
+@pytest.mark.parametrize("named", ["${HERE}/configs/small.sh", "$HERE/../scripts/configs/small.sh"])
+def test_a_file_that_is_sourced_by_the_script_s_own_place_is_of_the_repository(tmp_path: Path, named: str) -> None:
+    folder = tmp_path / "scripts"
+    (folder / "configs").mkdir(parents=True)
+    (folder / "configs" / "small.sh").write_text("ARGS=(--num_generations 4)\n")
+    here = 'HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"'
+    source = load(folder, f'{here}\nsource "{named}"\ntrl grpo ${{ARGS[@]}}\n', framework="trl")
+    assert source.values["num_generations"] == 4
+    assert not {"BB011", "BB015"} & {*codes(source)}
+
+
+def test_a_file_of_the_script_s_git_repository_is_followed_and_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "examples"
+    folder.mkdir()
+    (tmp_path / "small.sh").write_text("N=4\n")
+    root = 'ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"'
+    text = f'N=16\n{root}\nsource "$ROOT/small.sh"\ntrl grpo --num_generations $N\n'
+    assert load(folder, text, framework="trl").values["num_generations"] == 16
+    (tmp_path / ".git").mkdir()
+    assert load(folder, text, framework="trl").values["num_generations"] == 4
+
+
 def test_no_file_of_the_machine_is_sourced(tmp_path: Path) -> None:
-    outside = tmp_path / "outside.sh"
+    folder, outside = tmp_path / "scripts", tmp_path / "scripts_outside.sh"
+    folder.mkdir()
     outside.write_text("N=4\n")
-    source = load(tmp_path, f"N=16\nsource {outside}\ntrl grpo --num_generations $N\n", framework="trl")
+    source = load(folder, f"N=16\nsource {outside}\ntrl grpo --num_generations $N\n", framework="trl")
     assert source.values["num_generations"] == 16
     assert "BB015" in codes(source)
 

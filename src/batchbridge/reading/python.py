@@ -261,29 +261,13 @@ def started(
 
 
 def trainers_of(file: Path) -> tuple[BuiltTrainer, ...] | None:
-    """The trainers that a program builds, whatever stands behind it; None where it cannot be read.
-
-    A recipe is judged once for each release and number of devices, and its program is read once for all of them, until
-    a file of the program changes.
-    """
-    known = _TRAINERS_OF.get(file)
-    if known is not None and all(_stamp(Path(one)) == stamp for one, stamp in known[1]):
-        return known[0]
+    """The trainers that a program builds, whatever stands behind it; None where it cannot be read."""
     if (text := _text(file)) is None:
         return None
     try:
-        program = _read(text, file, {}, None)
+        return _trainers(_read(text, file, {}, None))
     except NotPython:
         return None
-    found = _trainers(program)
-    if len(_TRAINERS_OF) >= MOST_PROGRAMS:
-        _TRAINERS_OF.clear()
-    _TRAINERS_OF[file] = found, tuple((one, _stamp(Path(one))) for one in program.trees)
-    return found
-
-
-_TRAINERS_OF: dict[Path, tuple[tuple[BuiltTrainer, ...], tuple[tuple[str, tuple[int, int] | None], ...]]] = {}
-"""A program's file to its trainers, and to when each file of it was last written and how long it was."""
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
@@ -308,13 +292,32 @@ def _handed(call: Call) -> Iterable[Call]:
 
 
 def _read(text: str, path: Path, env: Mapping[str, str] | None, words: Sequence[str] | None) -> Program:
+    """A program. A script is judged once for each release and number of devices, and its program is read once for all
+    of them, until a file of the program changes."""
+    asked = str(path), text, tuple(sorted((env or {}).items())), env is None, None if words is None else tuple(words)
+    known = _PROGRAMS.get(asked)
+    if known is not None and all(_stamp(Path(one)) == stamp for one, stamp in known[1]):
+        return known[0]
+
     def find_module(name: str, beside: str) -> tuple[str, str] | None:
         return _module(name, Path(beside))
 
+    loaded: list[str] = []
+
     def load_file(named: str) -> Any:
+        loaded.append(named)
         return _settings(named, path)
 
-    return read_python(text, str(path), env=env, words=words, find_module=find_module, load_file=load_file)
+    program = read_python(text, str(path), env=env, words=words, find_module=find_module, load_file=load_file)
+    if len(_PROGRAMS) >= MOST_PROGRAMS:
+        _PROGRAMS.clear()
+    if not loaded:  # files of settings may change, too
+        _PROGRAMS[asked] = program, tuple((one, _stamp(Path(one))) for one in program.trees)
+    return program
+
+
+_PROGRAMS: dict[tuple[Any, ...], tuple[Program, tuple[tuple[str, tuple[int, int] | None], ...]]] = {}
+"""A program as it was read, and when each file of it was last written and how long it was; by how it was asked for."""
 
 
 def _module(name: str, beside: Path) -> tuple[str, str] | None:
