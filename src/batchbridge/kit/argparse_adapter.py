@@ -129,10 +129,11 @@ class ArgparseAdapter(TableAdapter):
             yield Finding(self.codes.unknown_key, severity, phase, text, (), (fix,), ending, source=self.parser)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
-        """The command: one word a line ("argv"), and for a shell ("sh")."""
+        """The command: one word a line ("argv"), and for a shell ("sh"). No word says that an option is null."""
         takes = self._arities({row.key: row for row in self.keys})
         of_launcher = {*self.launched.values()}
-        words = [_words(name, value, takes[name]) for name, value in values.items() if name not in of_launcher]
+        said = {name: value for name, value in values.items() if value is not None and name not in of_launcher}
+        words = [_words(name, value, takes[name]) for name, value in said.items()]
         start = self.start.format_map(values)
         argv = [*shlex.split(start), *(word for said in words for word in said)]
         command = " \\\n  ".join([start, *map(shlex.join, filter(None, words))])
