@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +144,18 @@ def test_a_run_goes_on_from_a_checkpoint_inside_a_rollout_as_if_nothing_had_happ
     assert torch.equal(flat_parameters(whole.model), flat_parameters(resumed.model))
     compared = diff(tmp_path / "whole_ledger", tmp_path / "resumed_ledger", exact=True)
     assert compared.equal, compared.text()
+
+
+def test_two_ranks_under_ddp_have_the_oracles_gradient(tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone")
+    script = str(Path(__file__).with_name("two_ranks_run.py"))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    ran = subprocess.run([*words, script, str(tmp_path)], capture_output=True, text=True, check=False, env=environment)
+    assert ran.returncode == 0, ran.stderr[-5000:]
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert found["class"] == ["AxolotlGRPOTrainer", "DistributedDataParallel"]
+    assert found["steps"] == [3, 3, 3]
+    assert max(found["errors"]) <= 1, found
 
 
 def test_its_asynchronous_trainer_stays_refused(trainer: Callable[..., Any]) -> None:
