@@ -1,8 +1,8 @@
 """Answers of a framework's own functions, recorded once and replayed where the framework is not installed.
 
-`EvidenceContract` asks through `answered`. Where the framework is, and BATCHBRIDGE_RECORD names the folder in which the
-adapter's package is written, its tests write what they compare otherwise: the answers into the contract's `record`, and
-`held.json` into the package, by which commands say what the adapter was compared with. Both have the digests of the
+`EvidenceContract` asks through `answered`. Where the framework is, and BATCHBRIDGE_EVIDENCE names the folder in which
+the adapter's package is written, its tests write what they compare otherwise: the answers into the contract's `record`,
+and `held.json` into the package, by which commands say what the adapter was compared with. Both have the digests of the
 framework's functions, and nothing of our code.
 """
 
@@ -28,7 +28,7 @@ from batchbridge.kit.code_names import written_name
 from batchbridge.kit.proven import folder_of
 from batchbridge.testing.laws import Laws, ValidCase, vacuous
 
-RECORD = "BATCHBRIDGE_RECORD"
+RECORD = "BATCHBRIDGE_EVIDENCE"
 """The environment variable that has records written: the folder that the adapter's package lies in, `src` say."""
 ANEW = f"record it anew where the framework is, with {RECORD}=FOLDER"
 DIGITS = 9

@@ -16,6 +16,7 @@ import pytest
 import torch
 import trl
 
+from batchbridge.contract.held import LAWS
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.testing import EvidenceContract, Token, ValidCase
 from batchbridge.testing.tiny import EOS, FIRST_WORD, ScriptedRollouts, tiny_policy
@@ -227,15 +228,6 @@ class TestTrl(TrlsFunctions):
     )
 
 
-LAWS = {
-    "rollouts": "test_the_run_has_the_frameworks_number_of_rollouts",
-    "prompts": "test_rollouts_have_the_prompts_that_the_framework_takes",
-    "steps": "test_a_rollout_is_trained_in_the_frameworks_steps",
-    "advantages": "test_advantages_are_those_that_the_framework_computes",
-    "weights": "test_tokens_weigh_what_they_weigh_in_the_framework",
-    "gradients": "test_a_token_has_the_frameworks_gradient",
-    "ratio": "test_the_ratio_is_taken_over_what_the_framework_takes_it_over",
-}
 MISREADINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # what is misread: (the law that tells, the case that it is told on, the fields as they are misread)
     "dapo is an average of sequences": (
@@ -286,4 +278,4 @@ def test_a_misreading_is_told_by_trls_own_functions(misread: str) -> None:
 
     (one,) = (one for one in TestTrl.valid if one.name == named)
     with pytest.raises(AssertionError, match="nativ"):
-        getattr(Held(), LAWS[law])(one)
+        getattr(Held(), LAWS[law].test)(one)

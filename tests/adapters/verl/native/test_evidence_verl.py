@@ -18,6 +18,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from batchbridge.contract.held import LAWS
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.meaning.spec import Spec
 from batchbridge.testing import EvidenceContract, Token, ValidCase
@@ -215,16 +216,6 @@ class TestVerl(VerlsFunctions):
     )
 
 
-LAWS = {
-    "devices": "test_devices_are_those_that_the_framework_counts",
-    "rollouts": "test_the_run_has_the_frameworks_number_of_rollouts",
-    "prompts": "test_rollouts_have_the_prompts_that_the_framework_takes",
-    "steps": "test_a_rollout_is_trained_in_the_frameworks_steps",
-    "advantages": "test_advantages_are_those_that_the_framework_computes",
-    "weights": "test_tokens_weigh_what_they_weigh_in_the_framework",
-    "gradients": "test_a_token_has_the_frameworks_gradient",
-    "ratio": "test_the_ratio_is_taken_over_what_the_framework_takes_it_over",
-}
 Wrong = Callable[[Spec], dict[str, Any]]
 MISREADINGS: dict[str, tuple[str, str, Wrong]] = {
     # what is misread: (the law that tells, the case that it is told on, the fields as they are misread)
@@ -285,7 +276,7 @@ def test_a_misreading_is_told_by_verls_own_functions(misread: str) -> None:
     class Held(VerlsFunctions):
         adapter_class = Misreading
 
-    test = getattr(Held(), LAWS[law])
+    test = getattr(Held(), LAWS[law].test)
     (one,) = (one for one in TestVerl.valid if one.name == named)
     with pytest.raises(AssertionError, match="nativ"):
         test(one)
