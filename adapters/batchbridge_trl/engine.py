@@ -118,6 +118,10 @@ class Enforcer(TrlLayer):
             yield Seam(trainer, "create_scheduler", self._scheduler, once, "lr_tick of the spec")
         yield Seam(trainer, "num_examples", lambda loader: self._plan.dataset_size, "the plan's prompts", "logs")
 
+    def measure(self) -> list[str]:
+        """Reads off the step, and hears of a schedule of the user's own; see `WorkerLayer.measure`."""
+        return [*super().measure(), *self._own_methods.objections()]
+
     def close(self) -> None:
         """Undoes what is not an attribute, and closes the ledger."""
         super().close()

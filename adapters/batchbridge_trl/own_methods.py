@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from batchbridge.kit.optimizer_groups import rates_of
+from batchbridge.kit.optimizer_groups import GroupObjection, rates_of
 from batchbridge.kit.proven import UNPROVEN
 from batchbridge.kit.worker_layer import Seam
 from batchbridge_trl.overrides import overrides_of
@@ -105,15 +105,22 @@ class HeldMethods:
         trainer, before = self._trainer, _Ground(self._trainer)
         made = native(*words, **options)
         optimizer = options.get("optimizer") or next(iter(words[1:2]), None) or trainer.optimizer
-        groups = getattr(optimizer, "param_groups", ())
-        said = before.objection(self._own[SCHEDULER], SCHEDULER)
-        if said is None and len(rates_of(trainer.lr_scheduler)) != len(groups):
-            said = (
-                f"{self._own[SCHEDULER]} made a schedule that does not tell the learning rate of each of the "
-                f"optimizer's {len(groups)} groups (get_last_lr), so that no rate can be held against it; {_ALLOWS}"
-            )
-        self._require("settings", said)
+        self._require("settings", before.objection(self._own[SCHEDULER], SCHEDULER) or self._untold(optimizer))
         return made
+
+    def objections(self) -> list[str]:
+        """Objections to the step in hand, before its update: the schedule goes on telling its rates."""
+        untold = self._untold(self._trainer.optimizer) if SCHEDULER in self._own else None
+        return [] if untold is None else [GroupObjection(untold)]
+
+    def _untold(self, optimizer: Any) -> str | None:
+        groups = getattr(optimizer, "param_groups", ())
+        if len(rates_of(self._trainer.lr_scheduler)) == len(groups):
+            return None
+        return (
+            f"{self._own[SCHEDULER]} made a schedule that does not tell the learning rate of each of the optimizer's "
+            f"{len(groups)} groups (get_last_lr), so that no rate can be held against it; {_ALLOWS}"
+        )
 
     def _rewards(self, native: Callable[..., Any], *words: Any) -> Any:
         trainer, before, own = self._trainer, _Ground(self._trainer), self._own[REWARDS]

@@ -141,6 +141,25 @@ def test_a_schedule_that_tells_no_rates_ends_the_run(trainer: Callable[..., Any]
         wrap(made(trainer, after=silent)).train()
 
 
+def test_a_schedule_that_stops_telling_its_rates_ends_the_run(trainer: Callable[..., Any]) -> None:
+    """At its second step: what it then writes into the groups would be compared with nothing."""
+
+    def falls_silent(built: Any) -> None:
+        schedule, step = built.lr_scheduler, built.lr_scheduler.step
+
+        def last(*words: Any) -> None:
+            step(*words)
+            schedule.get_last_lr = list
+            built.optimizer.param_groups[0]["lr"] = 7.0
+
+        schedule.step = last
+
+    built = wrap(made(trainer, after=falls_silent))
+    with pytest.raises(BatchDrift, match="does not tell the learning rate") as drift:
+        built.train()
+    assert (drift.value.step, drift.value.aspect) == (1, "learning_rate")
+
+
 def test_an_attribute_that_no_framework_reads_may_change(trainer: Callable[..., Any]) -> None:
     built = wrap(made(trainer, after=lambda trainer: setattr(trainer, "my_schedules", 1)))
     built.train()
