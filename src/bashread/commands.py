@@ -38,7 +38,8 @@ def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: Word
             assign(shell, child, end)
         return DONE
     own_path = any(shell.raw(child).startswith(f"{PYTHON_PATH}=") for child, _ in prefix)
-    if own_path or (prefix and words[0].text in (*shell.functions, "bash", "sh", "eval")):
+    name = words[0].text
+    if own_path or (prefix and (name in (*shell.functions, "bash", "sh", "eval") or _is_script(name))):
         saved, exported = shell.copied(), shell.exported
         for child, end in prefix:
             assign(shell, child, end)
@@ -85,8 +86,15 @@ def _outside(shell: Shell, words: list[Word], line: int, document: Word | None) 
     act = _RUNNERS.get(name) or BUILTINS.get(name)
     if act is not None:
         return act(shell, words, line, document)
+    if _is_script(name) and not shell.unknowns.of(name) and shell.beside(name) is not None:
+        return _nested(shell, [Word("bash", line), *words], line, document)
     shell.record(words, line, document)
     return ASSUMED
+
+
+def _is_script(name: str) -> bool:
+    """Whether a command is a script by its path: ./train.sh."""
+    return "/" in name and name.endswith((".sh", ".bash"))
 
 
 def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
@@ -108,7 +116,7 @@ def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
 
 
 def _nested(shell: Shell, words: list[Word], line: int, document: Word | None) -> Outcome:
-    """The commands `bash -c TEXT`, `bash <<EOF`; a script file is not opened."""
+    """The commands `bash -c TEXT`, `bash <<EOF` and `bash FILE`, whose file is read where it is given."""
     inline, rest = False, words[1:]
     while rest and rest[0].text[:1] in ("-", "+"):
         option = rest[0].text
@@ -116,8 +124,10 @@ def _nested(shell: Shell, words: list[Word], line: int, document: Word | None) -
         rest = rest[2 if option in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file") else 1 :]
         if option in ("-", "--"):
             break
+    named = rest[0].text if rest and not inline and not shell.unknowns.of(rest[0].text) else ""
+    script = shell.beside(named) if named else None
     code = rest[0] if inline and rest else document if not rest else None
-    if code is None or not _readable(shell, code.text):
+    if script is None and (code is None or not _readable(shell, code.text)):
         if not inline and rest:
             shell.remark("source", line, f"{words[0].text} {shell.unknowns.shown(rest[0].text)} is not followed")
         elif code is not None:
@@ -127,13 +137,20 @@ def _nested(shell: Shell, words: list[Word], line: int, document: Word | None) -
         return ASSUMED
 
     def run() -> Outcome:
+        if script is not None:
+            from bashread.sourced import followed
+
+            shell.positional, shell.functions = [], {}
+            return followed(shell, named, script, rest[1:], line)
+        assert code is not None
         shell.run_text(shell.unknowns.written(code.text), code.line - 1)
         return ASSUMED
 
     zero = shell.zero
     with shell.subshell():
         shell.variables = {name: value for name, value in shell.variables.items() if name in (*shell.exported, "IFS")}
-        shell.positional, shell.zero = rest[2:], rest[1].text if len(rest) > 1 else words[0].text
+        if script is None:
+            shell.positional, shell.zero = rest[2:], rest[1].text if len(rest) > 1 else words[0].text
         try:
             return shell.enclosed(run, ExitLeft)
         finally:

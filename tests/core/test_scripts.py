@@ -452,6 +452,58 @@ def test_no_file_of_the_machine_is_sourced(tmp_path: Path) -> None:
     assert "BB015" in codes(source)
 
 
+CALLED = 'accelerate launch --num_processes 4 grpo.py --num_generations ${1:-$N} ${HIDDEN:-} "${@:2}"\nexit 0\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash scripts/train.sh 4",
+        "bash -x scripts/train.sh 4",
+        "./scripts/train.sh 4",
+        "N=4 scripts/train.sh",
+        "export N=4\nsh scripts/train.sh",
+        "bash /workspace/another-grpo/scripts/train.sh 4",
+    ],
+)
+def test_a_script_of_the_repository_that_a_script_runs_is_read_with_its_arguments(tmp_path: Path, line: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.sh").write_text(CALLED)
+    source = load(tmp_path, f"N=16\nHIDDEN='--num_generations 2'\n{line}\n", framework="trl")
+    assert source.values["num_generations"] == 4
+    assert "BB015" not in codes(source)
+
+
+@pytest.mark.parametrize("line", ["bash scripts/nowhere.sh", "bash train.sh", "bash ${SCRIPT}"])
+def test_a_script_that_is_not_here_is_not_followed(tmp_path: Path, line: str) -> None:
+    source = load(tmp_path, f"{line}\ntrl grpo --num_generations 4\n", framework="trl")
+    assert "BB015" in codes(source)
+
+
+def test_a_script_that_runs_itself_is_read_to_an_end(tmp_path: Path) -> None:
+    (tmp_path / "self.sh").write_text("bash self.sh\n")
+    source = load(tmp_path, "trl grpo --num_generations 4\nbash self.sh\n", framework="trl")
+    assert source.values["num_generations"] == 4
+    assert "BB014" in codes(source)
+
+
+def test_a_value_that_is_not_known_and_said_again_does_not_count(tmp_path: Path) -> None:
+    words = "trainer.rollout_data_dir=$OUT trainer.rollout_data_dir=x"
+    text = f"OUT=/runs/$(date +%s)\npython -m verl.trainer.main_ppo {words}\n"
+    source = load(tmp_path, text, framework="verl")
+    assert source.argv[-1] == "trainer.rollout_data_dir=x"
+    assert "date" not in " ".join(source.argv)
+
+
+def test_a_frameworks_file_that_a_program_is_told_to_change_is_not_the_program(tmp_path: Path) -> None:
+    main = "/verl/verl/trainer/main_ppo.py"
+    told = load(tmp_path, f"python tools/patch.py --main {main}\n")
+    assert codes(told) == ["BB010"]
+    started = load(tmp_path, f"torchrun --standalone {main} data.train_batch_size=8\n")
+    assert started.argv[-1] == "data.train_batch_size=8"
+
+
 def test_a_text_that_eval_runs_is_read_with_an_unknown_word_in_it(tmp_path: Path) -> None:
     text = 'CMD="trl grpo --num_generations 8"\nCMD+=" --run_name run-$(date +%s)"\neval $CMD\n'
     source = load(tmp_path, text, framework="trl")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -70,7 +71,7 @@ class DetectionFacts:
         if source.record is not None and source.record.built and self.constructs((source.record.built,)):
             return 1.0
         if source.argv:
-            words = "\n".join(source.argv)
+            words = "\n".join(perhaps_programs(source.argv))
             for pattern, sure in self.programs.items():
                 if re.search(pattern, words, re.MULTILINE):
                     return sure
@@ -103,6 +104,16 @@ class DetectionFacts:
         """Keys with those of the file that a command names."""
         of_file = _keys(named_file)
         return keys | of_file if of_file & self.own.keys() else keys
+
+
+def perhaps_programs(argv: Sequence[str]) -> Iterator[str]:
+    """The words of a command that its program may be: behind a Python file no option's value is one, such as the file
+    of a framework's that a program of one's own is told to change."""
+    behind = False
+    for before, word in pairwise(("", *argv)):
+        if not (behind and before.startswith("--") and "=" not in before):
+            yield word
+        behind = behind or word.endswith(".py")
 
 
 class AdapterEntry(NamedTuple):

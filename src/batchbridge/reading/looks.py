@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from batchbridge.contract.detection import perhaps_programs
 from batchbridge.reading.arguments import near_file
 
 _METHODS = r"GRPO|GSPO|PPO|RLOO|DAPO|CISPO|Reinforce|REINFORCE|RLHF|RLVR|OnlineDPO|NashMD|XPO|RL(?=Trainer)"
@@ -55,11 +56,12 @@ def starts_training(words: Iterable[str]) -> bool:
     if not any(_PROGRAMS.search(word) for word in listed[:4]) or not STARTS.search(listed[0]):
         return False
     ahead = listed[: listed.index("-c")] if "-c" in listed[:4] else listed[:4]  # behind it a program's own text stands
-    programs = [word for word in ahead if not word.startswith("-")]
+    programs = [word for word in perhaps_programs(ahead) if not word.startswith("-")]
     options = [word.lstrip("-").partition("=")[0].replace("-", "_") for word in listed if word.startswith("-")]
     if _OTHER.search(" ".join(programs)):
         return False
-    named = any(_WORD.search(word) for word in programs)
+    # The folders of a path from the root are the machine's: /workspace/my-grpo says nothing about a program below it.
+    named = any(_WORD.search(word.rpartition("/")[2] if word.startswith("/") else word) for word in programs)
     return named or any(option in _OPTIONS for option in options)
 
 

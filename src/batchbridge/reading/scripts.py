@@ -71,7 +71,7 @@ def load_script(
     def sourced(named: str) -> str | None:
         from batchbridge.reading.beside_scripts import text_beside
 
-        return text_beside(named, near_file(named, path), path)
+        return text_beside(named, path)
 
     def read_with(text: str, given: Mapping[str, str]) -> ScriptCommands:
         return read_script(text, given, own, sourced)
@@ -470,7 +470,8 @@ def _loose_words(program: LaunchedProgram) -> tuple[str, ...]:
 
 
 def _sure(program: LaunchedProgram) -> list[Argument]:
-    """The words of the program without those that are nothing but an unknown value, and no setting's value."""
+    """The words of the program without those that are nothing but an unknown value, and no setting's value; and without
+    settings of an unknown value that are set again."""
     return [program.words[place] for place in sorted(_sure_places(program))]
 
 
@@ -486,10 +487,13 @@ def _sure_places(program: LaunchedProgram) -> set[int]:
     from batchbridge.reading.arguments import argument_keys
 
     values = {index for _, _, index in argument_keys(program.argv)}
+    last = {word.text.partition("=")[0]: place for place, word in enumerate(program.words) if "=" in word.text}
     return {
         place
         for place, word in enumerate(program.words)
-        if not place or (place in values and not word.many) or not _whole(word)
+        if (not place or (place in values and not word.many) or not _whole(word))
+        # What is not known, and said again behind it, does not count.
+        and not (word.unknown and last.get(word.text.partition("=")[0], place) > place)
     }
 
 

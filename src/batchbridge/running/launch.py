@@ -129,7 +129,9 @@ def arrived(name: str, text: str) -> None:
     launch = current_launch()
     if launch is None or launch.arrivals is None or not Path(launch.arrivals).is_dir():
         return
-    (Path(launch.arrivals) / name).write_text(text, encoding="utf-8")
+    being_written = Path(launch.arrivals, f".{name}")
+    being_written.write_text(text, encoding="utf-8")
+    being_written.replace(Path(launch.arrivals, name))  # whoever waits for the receipt finds all of it
 
 
 def named(place: str) -> Callable[[Any], Any]:
