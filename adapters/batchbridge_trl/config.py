@@ -139,14 +139,14 @@ class TrlAdapter(PackagedAdapter):
         given = {key: value for key, value in given.items() if key not in own}
         default_of: dict[str, str] = {}
         filled = None
-        if built is not None and "unsloth" in built.modules:  # importing it replaces TRL's classes
+        if (stands := _unsloth_in(source)) is not None:  # importing it replaces TRL's classes
             from batchbridge_trl import unsloth
 
-            release = unsloth.release_of(source, built)
-            found += unsloth.unknown(release, built)
+            release = unsloth.release_of(source)
+            found += unsloth.unknown(release, *stands)
             if not release.has(unsloth.KNOWN):
                 return self.unread(version, found, context)
-            filled = unsloth.settings(given, rows, version, release)
+            filled = unsloth.settings(given, rows, version, release, parsed=built is None)
             given, default_of = filled.given, filled.origins
             places |= {new: places[old] for new, old in filled.renamed.items() if old in places}
         script = script_of_ones_own(source.argv)
@@ -191,8 +191,8 @@ class TrlAdapter(PackagedAdapter):
             native[WORLD] = None
         else:
             places[WORLD] = Where(WORLD, world.size, world.provenance.file, world.provenance.line)
-        if built is not None and filled is not None:
-            found += unsloth.changes(native, filled, version, built.place)
+        if stands is not None and filled is not None:
+            found += unsloth.changes(native, filled, version, stands[1])
         if source.trainers:
             from batchbridge_trl.given_arguments import refused_arguments
 
@@ -220,8 +220,8 @@ class TrlAdapter(PackagedAdapter):
 
         started = str(source.path) if built else program_of(source.argv)
         start = None if source.native is not None else start_of(source, native, started)
-        if start is not None and built is not None and filled is not None:
-            start = start._replace(replaced=not built.modules["unsloth"])
+        if start is not None and stands is not None:
+            start = start._replace(replaced=not stands[0])
         facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(on_condition(), run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
@@ -332,6 +332,16 @@ class TrlAdapter(PackagedAdapter):
         return Finding(
             "BB-TRL-003", "error", "config", message, (place,), tuple(fixes), native, source, undecided=open_to
         )
+
+
+def _unsloth_in(source: Source) -> tuple[str, Where] | None:
+    """The expression on which it depends whether Unsloth stands in the place of TRL's classes (empty: it does), and
+    where these are called; None: it does not."""
+    built = source.construction
+    calls = [(one.given.imported_first, one.place) for one in source.trainers or ()]
+    if built is not None:
+        calls = [(built.modules, built.place)]
+    return next(((modules["unsloth"], place) for modules, place in calls if "unsloth" in modules), None)
 
 
 def _not_in_the_copy(place: Where, near: Sequence[str], copy: str) -> Finding:

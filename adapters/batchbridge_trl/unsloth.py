@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import Construction, pinned
+from batchbridge.kit import pinned
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.versions import includes, installed
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, STEPS
@@ -101,10 +101,11 @@ class Unsloth(NamedTuple):
         return includes(releases, self.version)
 
 
-def release_of(source: Source, built: Construction) -> Unsloth:
+def release_of(source: Source) -> Unsloth:
     """The release that takes the place of the classes that a program constructs: the one that is installed here, that a
     cell pins, or the repository; the first of these counts, as for TRL."""
-    version = installed("unsloth") or built.pins.get("unsloth")
+    built = source.construction
+    version = installed("unsloth") or (built.pins.get("unsloth") if built is not None else None)
     if version is None and source.path is not None and (pin := pinned(source.path, "unsloth")) is not None:
         version = pin.version
     if version is not None and version.startswith("git+") and "@" not in version.partition("://")[2]:
@@ -112,18 +113,18 @@ def release_of(source: Source, built: Construction) -> Unsloth:
     return Unsloth(NEWEST, named=False) if version is None else Unsloth(version, named=True)
 
 
-def unknown(unsloth: Unsloth, built: Construction) -> Iterator[Finding]:
+def unknown(unsloth: Unsloth, only_if: str, place: Where) -> Iterator[Finding]:
     """The finding that a release is none whose defaults are known, or that it is open whether it stands in TRL's
-    place; settings are then read as if it did."""
+    place (only_if: the expression that decides); settings are then read as if it did."""
     if not unsloth.has(KNOWN):
         message = f"the defaults of Unsloth {unsloth.version:.40} are not known; known are those of {KNOWN}"
         fix = Fix(f"pin a release that is known: unsloth=={NEWEST}")
-    elif only_if := built.modules["unsloth"]:
+    elif only_if:
         message = f"whether Unsloth replaces trl's GRPOConfig depends on what only running would tell: {only_if}"
         fix = Fix("import unsloth on every way, or on none")
     else:
         return
-    yield Finding(UNKNOWN, "error", "config", message, (built.place,), (fix,), undecided=True)
+    yield Finding(UNKNOWN, "error", "config", message, (place,), (fix,), undecided=True)
 
 
 class Filled(NamedTuple):
@@ -139,8 +140,17 @@ class Filled(NamedTuple):
     dropped: frozenset[str]
 
 
-def settings(given: Mapping[str, Any], rows: Mapping[str, Key], version: str, unsloth: Unsloth) -> Filled:
-    """The settings that Unsloth's constructor hands TRL's, of those that the user gave."""
+def settings(
+    given: Mapping[str, Any], rows: Mapping[str, Key], version: str, unsloth: Unsloth, *, parsed: bool = False
+) -> Filled:
+    """The settings that Unsloth's constructor hands TRL's, of those that the user gave. parsed: by TRL's own parser,
+    which gives the constructor every setting, with TRL's defaults."""
+    if parsed:
+        defaults_of_trl = {key: row.default for key, row in rows.items() if not row.fixed}
+        every = settings({**defaults_of_trl, **given}, rows, version, unsloth)
+        told = {key: one for key, one in every.given.items() if key in given or one != defaults_of_trl.get(key)}
+        origins = dict.fromkeys(told.keys() - given.keys(), f"set by unsloth {unsloth.version}")
+        return every._replace(given=told, origins=origins)
     kept = {key: value for key, value in given.items() if key not in OWN}
     has = {key for key, row in rows.items() if not row.fixed}
     # With transformers 5 a share of the steps is warmup_steps below 1; it loses warmup_ratio later.

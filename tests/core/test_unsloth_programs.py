@@ -219,3 +219,27 @@ def test_check_says_before_a_run_whether_unsloth_s_trainer_is_refused(
     unsloth(tmp_path, "per_device_train_batch_size=8, gradient_accumulation_steps=1", head=head)
     said = bb.check(tmp_path / "train.py", version="1.15.0", world_size=1).to_dict()["enforcement"]
     assert {one["name"]: one["certain"] for one in said["obstacles"]} == obstacles
+
+
+PARSED = """\
+from unsloth import FastLanguageModel
+from trl import GRPOConfig, GRPOTrainer, TrlParser
+
+(args,) = TrlParser((GRPOConfig,)).parse_args_and_config()
+trainer = GRPOTrainer(model="m", reward_funcs=[len], args=args)
+trainer.train()
+"""
+
+
+def test_what_trl_s_parser_hands_unsloth_has_trl_s_defaults_and_is_rewritten(tmp_path: Path) -> None:
+    """As trl 1.15.0's TrlParser and Unsloth 2026.10.9 were seen to do."""
+    (tmp_path / "train.py").write_text(PARSED)
+    (tmp_path / "recipe.yaml").write_text(
+        "per_device_train_batch_size: 1\ngradient_accumulation_steps: 1\nnum_generations: 6\noutput_dir: o\n"
+    )
+    (tmp_path / "run.sh").write_text("python train.py --config recipe.yaml\n")
+    reading = bb.read(tmp_path / "run.sh", version="1.15.0", world_size=1)
+    read = {key: reading.native[key] for key in ("per_device_train_batch_size", "seed", "epsilon_high", "beta")}
+    assert read == {"per_device_train_batch_size": 6, "seed": 42, "epsilon_high": 0.28, "beta": 0.0}
+    assert reading.native["mask_truncated_completions"] is False
+    assert (reading.verdict, codes(reading, "warning")) == ("valid", {"BB-TRL-096"})

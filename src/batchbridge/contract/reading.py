@@ -74,6 +74,7 @@ class GivenArguments:
     named: those by name, to their places. positional: how many stand before them. open: there may be others. changed:
     what is called may be another than its name says. only_if: what only running the program would tell, and whether the
     call is reached depends on. caught: the program goes on where the call fails. modules: packages that it imports.
+    imported_first: those that it imports before it has the class, as `Construction.modules`.
     """
 
     named: Mapping[str, Where] = field(default_factory=dict)
@@ -83,6 +84,7 @@ class GivenArguments:
     only_if: tuple[str, ...] = ()
     caught: bool = False
     modules: frozenset[str] = frozenset()
+    imported_first: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

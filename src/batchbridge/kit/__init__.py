@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.contract.outside import SharedSetting as SharedSetting
     from batchbridge.contract.reading import BuiltTrainer as BuiltTrainer
     from batchbridge.contract.reading import Condition as Condition
-    from batchbridge.contract.reading import Construction as Construction
     from batchbridge.contract.reading import Context as Context
     from batchbridge.contract.reading import Defect as Defect
     from batchbridge.contract.reading import NativeRow as NativeRow

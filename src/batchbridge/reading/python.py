@@ -225,6 +225,7 @@ def _given(call: Call, program: Program, replaced: bool) -> GivenArguments:
         only_if=tuple(one.expression for one in call.only_if),
         caught=call.caught,
         modules=frozenset(name.partition(".")[0] for name in program.imported),
+        imported_first=_imported_before(program, call),
     )
 
 

@@ -205,6 +205,7 @@ class TestTrl(AdapterContract):
         *("data_collator", "advantages", "train_sampler", "train_dataloader", "prepare_inputs"),
         *("kl_without_reference", "kl_in_reward", "kl_estimator", "padding_free"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
+        "own_setup",  # methods of a class of one's own
         "communication_hook",  # a call of DDP's, in no configuration: native/test_ddp_hooks.py
     )
     valid = (

@@ -164,7 +164,7 @@ def test_a_script_that_cannot_be_read_or_builds_no_trainer_is_not_known(tmp_path
     for text in (
         "def broken(:",
         "from mine import build\n\nbuild().train()\n",
-        "import unsloth\nimport trl\n\ntrl.GRPOTrainer().train()",
+        "from trl import GRPOTrainer\nimport unsloth\n\nGRPOTrainer().train()",
     ):
         (tmp_path / "train.py").write_text(text)
         assert said(file, world_size=1)[:2] == ("unknown", ["trainer?"]), text
