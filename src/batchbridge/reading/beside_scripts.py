@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from batchbridge.reading.arguments import LEVELS, near_file
-
 _CD = re.compile(r"^[ \t]*(?:cd|pushd)[ \t]+([\w./-]+)[ \t]*(?:$|[;&#])", re.MULTILINE)
 _MOST_SCRIPT = 256 * 1024
 """The largest script that is searched for where it goes, or sourced (bytes)."""
@@ -23,13 +21,12 @@ def gone_to(script: Path) -> list[str]:
     return [folder for folder in said if not folder.startswith((".", "/", "-"))]
 
 
-def text_beside(named: str, script: Path) -> str | None:
+def text_beside(named: str, file: Path | None, script: Path) -> str | None:
     """The text of a file of the user's repository that a shell script sources or runs by this name; None: it is not
     here, or is no script of a run (an environment's `activate`). What stands outside of the repository, by a path from
     the root, is this machine's and says nothing about the run's."""
     if named.startswith("~") or not named.endswith((".sh", ".bash", ".env", ".conf", ".cfg")):
         return None
-    file = near_file(named, script)
     if file is None or file.stat().st_size > _MOST_SCRIPT:
         return None
     if named.startswith("/") and not _is_of_the_repository(file, script):
@@ -39,5 +36,5 @@ def text_beside(named: str, script: Path) -> str | None:
 
 def _is_of_the_repository(file: Path, script: Path) -> bool:
     above = script.resolve().parents
-    root = next((one for one in above[:LEVELS] if (one / ".git").exists()), above[0])
+    root = next((one for one in above if (one / ".git").exists()), above[0])
     return file.resolve().is_relative_to(root)

@@ -71,7 +71,7 @@ def load_script(
     def sourced(named: str) -> str | None:
         from batchbridge.reading.beside_scripts import text_beside
 
-        return text_beside(named, path)
+        return text_beside(named, near_file(named, path), path)
 
     def read_with(text: str, given: Mapping[str, str]) -> ScriptCommands:
         return read_script(text, given, own, sourced)
