@@ -339,6 +339,6 @@ def test_a_terminal_shows_chinese_within_its_width(width: int, here: Path) -> No
     assert lines[0] == "recipe.yaml  trl 1.16.0  无效  1 个错误"
     assert max(map(cells, lines)) <= width
     if width > 60:
-        head = next(one for one in lines if one.split() == ["--fix", "修正", "设备", "补全", "提示"])
+        head = next(one for one in lines if one.split() == ["--fix", "修正", "设备", "completion", "prompt"])
         row = next(one for one in lines if "per_device_train_batch_size = 14 " in one)
         assert cells(head[: head.index("设备")]) == row.index("8  ")
