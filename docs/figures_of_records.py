@@ -678,7 +678,8 @@ README_IN_CHINESE = (
     "**诊断**（doctor）：错误信息背后的规则。规则引用的框架自己的信息，"
     "它在 {texts_in_rules} 条中认识 {texts_known} 条。",
     "**包装**（wrap）：[五个框架里的 {runs} 次训练](docs/equivalence.md)与 float64 的梯度相差不超过 {wrapped}；"
-    "未包装而取了别的 completion 的训练，相差达到其范数的 {unwrapped} 或更多。被中断的训练可以[准确恢复](docs/resume.md)。",
+    "未包装而取了别的 completion 的训练，相差达到其范数的 {unwrapped} 或更多。"
+    "被中断的训练可以[准确恢复](docs/resume.md)。",
     "**核对**（verify）：每个训练步都与配置核对，"
     "占[一步时间](docs/measured.md)的 {least_share} 到 {largest_share} %（0.5B 模型）。",
     "**守住**配置：[CI](docs/howto/check_in_ci.md)、[编辑器](docs/editors.md)、[限制](docs/ci.md#a-projects-own-settings)。",

@@ -93,11 +93,25 @@ def code_of(name: str, node: Definition) -> str:
 
 
 def entry(name: str, node: Definition, said: str) -> str:
-    """A name as code, and its docstring: of a function the part before `Args:`."""
+    """A name as code, and its docstring: of a function the part before `Args:`, of a class its methods' as well."""
     said = inspect.cleandoc(said).partition("\n\nArgs:")[0]
-    # Indented blocks of docstrings are examples; angle brackets would be read as HTML.
-    said = said.replace("<", "&lt;").replace("*", "\\*")
-    return f"### {name}\n\n```text\n{code_of(name, node)}\n```\n\n{said}\n"
+    code = f"```text\n{code_of(name, node)}\n```"
+    methods = "\n".join(f"- `{method}`: {about}" for method, about in methods_of(node))
+    return "\n\n".join([f"### {name}", code, in_prose(said), *([in_prose(methods)] if methods else [])]) + "\n"
+
+
+def in_prose(said: str) -> str:
+    """A docstring as Markdown. Indented blocks are examples; angle brackets would be read as HTML."""
+    return said.replace("<", "&lt;").replace("*", "\\*")
+
+
+def methods_of(node: Definition) -> Iterator[tuple[str, str]]:
+    """The public methods of a class, each with its docstring's first paragraph."""
+    for part in node.body if isinstance(node, ast.ClassDef) else ():
+        if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
+            said = inspect.cleandoc(ast.get_docstring(part) or "").partition("\n\n")[0]
+            if said:
+                yield part.name, " ".join(said.split())
 
 
 def of_package(package: str) -> Iterator[str]:

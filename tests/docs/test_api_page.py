@@ -62,6 +62,12 @@ def test_what_a_stranger_had_to_look_up_in_the_source_is_there(name: str, page: 
     assert f"\n### {name}\n" in page
 
 
+@pytest.mark.parametrize(("name", "method"), [("Adapter", "enforces"), ("EvidenceContract", "native_devices")])
+def test_a_method_has_its_docstring(name: str, method: str, page: str) -> None:
+    entry = page.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+    assert re.search(rf"^- `{method}`: \w.{{20,}}", entry, re.MULTILINE)
+
+
 def test_every_module_of_the_kit_that_a_page_names_exists(repository: Path) -> None:
     kit = repository / "src" / "batchbridge" / "kit"
     modules = {file.stem for file in kit.glob("*.py")}
