@@ -7,6 +7,7 @@ down."""
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from types import ModuleType
 
@@ -96,8 +97,9 @@ DETECTED = "trl, YAML, no framework named"
 
 
 def within(bar: float, command: list[str], folder: Path) -> None:
-    """Holds the fastest of a few runs against the bar, each beside a calibration of its own. Other processes slow a run
-    down and never speed one up, so that a command that is too slow fails after any number of runs."""
+    """Holds the fastest of a few runs against the bar, and where others never let one alone the median, each run beside
+    a calibration of its own. Other processes slow a run down and never speed one up: a command that is too slow fails
+    after any number of runs."""
     module = benchmark()
     module.cpu_ms(command, folder, cached=True)  # compiles what only this command needs
     spent, scale = [], []
@@ -106,7 +108,8 @@ def within(bar: float, command: list[str], folder: Path) -> None:
         scale.append(max(1.0, module.calibration_ms(folder) / REFERENCE_MS))
         if min(spent) < bar * min(scale):
             return
-    raise AssertionError(f"{min(spent):.0f} ms, and {bar * min(scale):.0f} are allowed")
+    usual = statistics.median(one / beside for one, beside in zip(spent, scale, strict=True))
+    assert usual < bar, f"{usual:.0f} ms at least, and {bar} are allowed"
 
 
 def command(name: str, folder: Path) -> list[str]:
@@ -160,7 +163,7 @@ def test_200_scripts_take_15_s_on_two_cores(folder: Path) -> None:
 
 
 def test_a_bar_that_is_missed_fails(folder: Path) -> None:
-    with pytest.raises(AssertionError, match=r"ms, and \d+ are allowed"):
+    with pytest.raises(AssertionError, match=r"ms at least, and \d+ are allowed"):
         within(1, ["--help"], folder)
 
 

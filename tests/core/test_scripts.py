@@ -496,6 +496,34 @@ def test_a_value_that_is_not_known_and_said_again_does_not_count(tmp_path: Path)
     assert "date" not in " ".join(source.argv)
 
 
+@pytest.mark.parametrize(
+    ("machine", "world_size", "settled"),
+    [
+        ("trainer.n_gpus_per_node=$GPU_NUMBER trainer.nnodes=1", 8, (1, 8)),
+        ("trainer.n_gpus_per_node=$GPU_NUMBER", 8, (None, 8)),
+        ("trainer.n_gpus_per_node=$GPU_NUMBER trainer.nnodes=2", 8, (2, 4)),
+        ("trainer.n_gpus_per_node=$GPU_NUMBER trainer.nnodes=$NODE_NUMBER", 8, (1, 8)),
+        ("trainer.n_gpus_per_node=4 trainer.nnodes=$NODE_NUMBER", 8, (2, 4)),
+        ("trainer.n_gpus_per_node=$GPU_NUMBER trainer.nnodes=3", 8, None),
+        ("trainer.n_gpus_per_node=16 trainer.nnodes=$NODE_NUMBER", 8, None),
+        ("trainer.n_gpus_per_node=$GPU_NUMBER trainer.nnodes=1", None, None),
+    ],
+)
+def test_devices_that_a_script_leaves_open_are_those_that_are_said(
+    tmp_path: Path, machine: str, world_size: int | None, settled: tuple[int | None, int] | None
+) -> None:
+    text = f"python -m verl.trainer.main_ppo data.train_batch_size=8 {machine}\n"
+    source = load(tmp_path, text, framework="verl", world_size=world_size)
+    left = {key for key in source.unknown if key.startswith("trainer.")}
+    if settled is None:
+        assert left
+        return
+    assert not left
+    nodes, devices = settled
+    assert int(source.values["trainer.n_gpus_per_node"]) == devices
+    assert (source.values.get("trainer.nnodes") or 0) in (nodes or 0, str(nodes or 0))
+
+
 def test_a_frameworks_file_that_a_program_is_told_to_change_is_not_the_program(tmp_path: Path) -> None:
     main = "/verl/verl/trainer/main_ppo.py"
     told = load(tmp_path, f"python tools/patch.py --main {main}\n")

@@ -54,8 +54,8 @@ def load_source(
     `overrides` (native key to value, as from `--set`) replace what `source` says; a key that stands in `Source.lines`
     comes from the file, every other one is an argument. `env`: values of environment variables. `framework` and
     `command` (counted from 1) choose among the training commands of a launch script. `world_size`: processes, which a
-    Python program may ask its environment for. Raises `TypeError` for None,
-    bytes, numbers and the like.
+    Python program may ask its environment for, and a launch script leave open. Raises `TypeError` for None, bytes,
+    numbers and the like.
     """
     if isinstance(source, Source):
         loaded = replace(source, env=dict(env)) if env else source
@@ -79,8 +79,15 @@ def load_source(
         )
     else:
         loaded = Source(native=source)
-    unread = not loaded.values and any(found.severity == "error" for found in loaded.problems)
-    return _override(loaded, overrides) if overrides and not unread else loaded
+    if not loaded.values and any(found.severity == "error" for found in loaded.problems):
+        return loaded
+    if overrides:
+        loaded = _override(loaded, overrides)
+    if world_size is not None and loaded.unknown:
+        from batchbridge.reading.machine_facts import devices_left_open
+
+        loaded = _override(loaded, devices_left_open(loaded, world_size))
+    return loaded
 
 
 def _link(address: str) -> Finding:

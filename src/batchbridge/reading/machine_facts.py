@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from bashread import DEVICES_OF_A_NODE
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Source
 
 NODES, DEVICES = "--nodes", DEVICES_OF_A_NODE
 """The names under which a number of nodes and of devices on each stand among a script's variables."""
@@ -64,3 +66,30 @@ def visible_devices(words: Sequence[str], assigned: Mapping[str, str], env: Mapp
         return {"visible_devices": str(len([one for one in listed.split(",") if one.strip()]))}
     one_node = env.get(NODES, "1") == "1"
     return {"visible_devices": env[DEVICES]} if DEVICES in env and one_node else {}
+
+
+def machine_settings() -> dict[str, str]:
+    """Settings of all frameworks that say how many nodes a run has (`NODES`), or devices on each (`DEVICES`)."""
+    return {key: what for tells in plugins.tells().values() if tells is not None for key, what in tells.machine.items()}
+
+
+def devices_left_open(source: Source, world_size: int) -> dict[str, int]:
+    """The settings of nodes and of their devices that a source leaves open (`Source.unknown`), by native key, as this
+    number of devices settles them: one node where nothing else is said. Empty where it leaves none open, or where they
+    do not come out even."""
+    roles = machine_settings()
+    key_of = {roles[key]: key for key in (*source.values, *source.unknown) if key in roles}
+    left = {what: key for what, key in key_of.items() if key in source.unknown}
+    if not left:
+        return {}
+    known = {what: str(source.values.get(key)) for what, key in key_of.items() if what not in left}
+    if not all(text.isdecimal() and int(text) for text in known.values()):
+        return {}
+    if DEVICES not in left:
+        nodes, rest = divmod(world_size, int(known[DEVICES])) if DEVICES in known else (1, 1)
+        return {} if rest or not nodes else {left[NODES]: nodes}
+    nodes = int(known.get(NODES, 1))
+    devices, rest = divmod(world_size, nodes)
+    if rest or not devices:
+        return {}
+    return {left[DEVICES]: devices, **({left[NODES]: nodes} if NODES in left else {})}

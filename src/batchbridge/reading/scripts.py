@@ -21,7 +21,7 @@ from batchbridge.reading.launchers import (
     launcher_of,
     programs,
 )
-from batchbridge.reading.machine_facts import DEVICES, NODES, variables_of, visible_devices
+from batchbridge.reading.machine_facts import DEVICES, NODES, machine_settings, variables_of, visible_devices
 
 if TYPE_CHECKING:
     from batchbridge.reading.unreached import UnreachedTraining
@@ -285,14 +285,11 @@ def _surest(source: Source, frameworks: tuple[str, ...] | None = None) -> float:
 
 def _answered(program: LaunchedProgram, env: Mapping[str, str]) -> LaunchedProgram:
     """A program in which what was said of the machine stands for settings that ask for just that, and are unknown."""
-    from batchbridge.contract import plugins
     from batchbridge.reading.arguments import argument_keys
 
     if NODES not in env and DEVICES not in env:
         return program
-    roles = {
-        key: what for tells in plugins.tells().values() if tells is not None for key, what in tells.machine.items()
-    }
+    roles = machine_settings()
     words = list(program.words)
     for key, text, place in argument_keys(program.argv):
         said = env.get(roles.get(key.lstrip("+~"), ""))
@@ -537,7 +534,8 @@ def unknown_values(source: Source, keys_that_matter: Iterable[str]) -> list[Find
         if not matters:
             continue
         where = (Where(key, source.values.get(key), file, source.lines.get(key)),)
-        fixes = (*_fixes(names), Fix(f"say the setting itself: --set {key}=VALUE"))
+        machine = (Fix("say how many devices train: --world-size DEVICES"),) if key in machine_settings() else ()
+        fixes = (*machine, *_fixes(names), Fix(f"say the setting itself: --set {key}=VALUE"))
         message = f"{key} depends on what only running the script would tell: {', '.join(names)}"
         if left:
             message = f"{key} still has a placeholder, {left[0]}"
