@@ -18,8 +18,8 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 import batchbridge
-import batchbridge_trl.live_refusals as live_refusals
 import batchbridge_trl.runtime as runtime
+import batchbridge_trl.sharding as sharding
 from batchbridge import BatchDrift, CannotAttach, Plan, unwrap, wrap
 from batchbridge.kit.proven import records
 from batchbridge.ledger import diff, read_headers
@@ -347,9 +347,9 @@ def test_ways_of_deepspeed_that_are_not_proven_are_refused(
     """Shows that the refusal looks at DeepSpeed's configuration; the engines themselves do not run here."""
     built = trainer()
     spec = batchbridge.read(built).spec.replace(**{"horizon.lr_tick": "rollout"})
-    monkeypatch.setattr(live_refusals, "deepspeed_configuration", lambda trainer: config)
+    monkeypatch.setattr(sharding, "deepspeed_configuration", lambda trainer: config)
     assert list(refused(built, like=spec)) == [name]
-    monkeypatch.setattr(live_refusals, "deepspeed_configuration", lambda trainer: {"zero_optimization": {"stage": 3}})
+    monkeypatch.setattr(sharding, "deepspeed_configuration", lambda trainer: {"zero_optimization": {"stage": 3}})
     assert wrap(built, like=spec).batchbridge.mode == "enforce"
 
 
