@@ -496,6 +496,11 @@ def test_a_value_that_is_not_known_and_said_again_does_not_count(tmp_path: Path)
     assert "date" not in " ".join(source.argv)
 
 
+def test_an_options_value_that_looks_like_a_setting_is_not_said_again(tmp_path: Path) -> None:
+    text = "python -m openrlhf.cli.train_ppo_ray --name a=$OUT --train_batch_size 8 --other a=1\n"
+    assert load(tmp_path, text, framework="openrlhf").argv[-6:-4] == ("--name", "a=$OUT")
+
+
 @pytest.mark.parametrize(
     ("machine", "world_size", "settled"),
     [

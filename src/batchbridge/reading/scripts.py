@@ -483,14 +483,16 @@ def _flags_before(program: LaunchedProgram) -> dict[str, tuple[str, ...]]:
 def _sure_places(program: LaunchedProgram) -> set[int]:
     from batchbridge.reading.arguments import argument_keys
 
-    values = {index for _, _, index in argument_keys(program.argv)}
-    last = {word.text.partition("=")[0]: place for place, word in enumerate(program.words) if "=" in word.text}
+    keys = {place: key for key, _, place in argument_keys(program.argv)}
+    # Words that are a setting by themselves: the value of `--env` may look like one, and is another each time.
+    own = {place: key for place, key in keys.items() if program.words[place].text.lstrip("-").startswith(f"{key}=")}
+    last = {key: place for place, key in own.items()}
     return {
         place
         for place, word in enumerate(program.words)
-        if (not place or (place in values and not word.many) or not _whole(word))
+        if (not place or (place in keys and not word.many) or not _whole(word))
         # What is not known, and said again behind it, does not count.
-        and not (word.unknown and last.get(word.text.partition("=")[0], place) > place)
+        and not (word.unknown and place in own and last[own[place]] > place)
     }
 
 
