@@ -155,7 +155,7 @@ class WorkerLayer(ABC):
 
     @abstractmethod
     def seams(self) -> Iterable[Seam]:
-        """The seams of the process, in the order in which they are made."""
+        """The functions of the process that ours stand in for, in the order in which they are replaced."""
 
     @abstractmethod
     def watching(self) -> Any:
