@@ -155,6 +155,20 @@ def test_overrides_alone_are_those_of_the_program_that_the_folder_names(
     assert past_runs.runs_below(tmp_path) == [tmp_path / "run"]
 
 
+def test_an_error_that_the_rest_of_the_configuration_may_lift_is_none_yet(tmp_path: Path) -> None:
+    """Without a micro-batch verl's own defaults end the run; those of a user's configuration need not."""
+    (tmp_path / ".hydra").mkdir()
+    kept = tmp_path / ".hydra" / "overrides.yaml"
+    told = (HYDRA / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")
+    lines = [line for line in told.splitlines(keepends=True) if "micro_batch_size" not in line]
+    kept.write_text("".join(lines), encoding="utf-8")
+    assert len(lines) < len(told.splitlines())
+    found = read(tmp_path, **VERL)
+    assert found.verdict == "undecided"
+    (missing,) = [one for one in found.findings if one.code == "BB-VERL-013"]
+    assert missing.message.startswith("unless the rest of the run's configuration says otherwise: ")
+
+
 @pytest.mark.parametrize(
     ("traceback", "verdict"),
     [

@@ -243,6 +243,8 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
         reading = dataclasses.replace(reading, unreached=source.unreached)
     if source.loose:
         reading = dataclasses.replace(reading, loose=(*reading.loose, *source.loose))
+    if source.record is not None and source.record.partial:
+        reading = dataclasses.replace(reading, loose=(*reading.loose, "the rest of the run's configuration"))
     findings += _placeholders(source, reading)
     if reading.dataset_size is None:
         reading = dataclasses.replace(reading, dataset_size=context.dataset_size)
