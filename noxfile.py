@@ -276,7 +276,7 @@ def from_npm(session: nox.Session) -> str:
 
 @nox.session
 def plugins(session: nox.Session) -> None:
-    """The distributions of `plugins/`, each by itself on the public contract: NeMo-RL, SkyRL, slime, prime-rl."""
+    """The distributions of `plugins/`, each alone on the public contract: NeMo-RL, SkyRL, slime, AReaL, prime-rl."""
     install(session, "core", *TEST, ".")
     session.install(
         "-q", "--no-deps", *(f"./{path.relative_to(ROOT)}" for path in sorted((ROOT / "plugins").glob("*/")))

@@ -17,7 +17,7 @@ from batchbridge.rules import core_rules
 
 ROOT = Path(__file__).parents[2]
 PREFIXES = {"trl": "TRL", "verl": "VERL", "easyr1": "EZR1", "openrlhf": "ORL", "open_instruct": "OI"}
-PLUGINS = {"nemo_rl": "NEMO", "prime_rl": "PRIME", "skyrl": "SKYRL", "slime": "SLIME"}
+PLUGINS = {"areal": "AREAL", "nemo_rl": "NEMO", "prime_rl": "PRIME", "skyrl": "SKYRL", "slime": "SLIME"}
 
 
 def named_in(folder: Path, prefix: str) -> set[str]:
