@@ -22,10 +22,12 @@ from batchbridge.kit import (
 from batchbridge.meaning.spec import Staleness
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_areal.config import ArealAdapter
+from batchbridge_areal.settings import MANDATORY
 
 CONTEXT = Context(framework_version="1.0.4", world_size=4, dataset_size=512)
 NORM = {"mean_level": "group", "std_level": "group", "group_size": 4}
 VALUES: dict[str, Any] = {
+    **MANDATORY,
     "total_train_epochs": 10,
     "train_dataset.batch_size": 256,
     "train_dataset.max_length": 1024,
@@ -93,7 +95,7 @@ SOFT = {"actor.use_decoupled_loss": False, REJECTION: None, "actor.use_sapo_loss
 BROKEN: dict[int, dict[str, Any]] = {
     4: {"actor.behave_imp_weight_cap": 5.0},
     5: {"actor.ppo_n_minibatches": "many"},
-    10: {"actor.backend": None},
+    10: {"actor.backend": "ddp:d4"},
     11: {"actor.backend": "fsdp:d2p2"},
     12: {"actor.backend": "archon:d4e8"},
     13: {"total_train_epochs": 0},
@@ -105,6 +107,7 @@ BROKEN: dict[int, dict[str, Any]] = {
     19: {"train_dataset.batch_size": 254, "rollout.consumer_batch_size": 254},
     20: {"actor.ppo_n_minibatches": 512},
     21: {"actor.c_clip": 1.0},
+    22: {"rollout.backend": None},
     30: {"actor.reward_norm": {**NORM, "group_size": 1}},
     31: {"actor.optimizer.gradient_clipping": 0.0},
     32: {"actor.use_decoupled_loss": False, REJECTION: {"lower": 1.5}},
@@ -349,6 +352,7 @@ class TestArealAdapter(AdapterContract):
         (
             {
                 **dict.fromkeys(VALUES),
+                **MANDATORY,
                 "actor.backend": "fsdp:d4",
                 "gconfig.n_samples": 4,
                 "train_dataset.batch_size": 4,

@@ -22,9 +22,11 @@ from batchbridge.contract.held import LAWS
 from batchbridge.kit import Context
 from batchbridge.testing import EvidenceContract, Token, ValidCase
 from batchbridge_areal.config import ArealAdapter
+from batchbridge_areal.settings import MANDATORY
 
 NORM = "actor.reward_norm"
 RUN: dict[str, Any] = {
+    **MANDATORY,
     "actor.backend": "fsdp:d2t2",
     "train_dataset.batch_size": 4,
     "rollout.consumer_batch_size": 4,
@@ -259,7 +261,7 @@ def loader(case: ValidCase, dataset_size: int) -> Any:
     create, values = module("utils/dataloader.py").create_dataloader, case.source.values
     create.__globals__["StatefulDataLoader"] = torch.utils.data.DataLoader
     said = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("train_dataset.")}
-    config = module("api/cli_args.py").TrainDatasetConfig(path="any", type="rl", **said)
+    config = module("api/cli_args.py").TrainDatasetConfig(**said)
     return create(list(range(dataset_size)), 0, 1, config)
 
 

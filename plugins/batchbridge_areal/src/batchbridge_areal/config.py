@@ -92,14 +92,15 @@ class ArealAdapter(TableAdapter):
         )
         values = gathered(settings_in(source.values, rows), rows)
         kept = {key: value for key, value in source.values.items() if not isinstance(key, str)}
-        problems = list(source.problems)
+        problems, told = list(source.problems), set(_HEADS)
         for key, value in values.items():
             strange = key not in rows and not key.startswith(settings.STRICT)
             if not strange and (values.get("train_dataset.type") not in NOT_RUNS or key in rows):
                 kept[key] = value
-            elif strange and key.partition(".")[0] not in _HEADS:
-                text = f"{key[:60]} is a setting of the program's own, whose code is not read"
-                place = Where(key[:60], None, str(source.path or "") or None, source.lines.get(key))
+            elif strange and (head := key.partition(".")[0]) not in told:
+                told.add(head)
+                text = f"{head[:60]} is a setting of the program's own, whose code is not read"
+                place = Where(head[:60], None, str(source.path or "") or None, source.lines.get(key))
                 problems.append(Finding(self.codes.unknown_key, "warning", "config", text, (place,)))
         return replace(source, values=kept, problems=tuple(problems), argv=())
 
@@ -142,7 +143,7 @@ class ArealAdapter(TableAdapter):
         """A rollout that every replica has a share of."""
         batch = 4 * world
         sizes = {"train_dataset.batch_size": batch, "rollout.consumer_batch_size": batch}
-        return {"actor.backend": f"fsdp:d{world}", **sizes, "actor.kl_ctl": 0.0}
+        return {**settings.MANDATORY, "actor.backend": f"fsdp:d{world}", **sizes, "actor.kl_ctl": 0.0}
 
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
         order = "torch's permutation by seed 0 + epoch" if native["train_dataset.shuffle"] else "as the dataset is"
@@ -161,10 +162,8 @@ class ArealAdapter(TableAdapter):
         )
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
-        """The file, with what AReaL wants beside it: names, a cluster and a generating engine."""
-        beside = {"experiment_name": "EXPERIMENT", "trial_name": "TRIAL", "rollout.backend": "sglang:d1"}
-        cluster = {"cluster.n_nodes": 1, "cluster.n_gpus_per_node": NODE}
-        return {"yaml": nested_yaml({**beside, **cluster, **values})}
+        """The file, with a cluster, which AReaL takes to have 32 nodes."""
+        return {"yaml": nested_yaml({"cluster.n_nodes": 1, "cluster.n_gpus_per_node": NODE, **values})}
 
 
 def _text(value: Any) -> str | None:

@@ -10,7 +10,16 @@ from typing import Any
 from batchbridge.kit.schedules import schedule_text
 from batchbridge.kit.values import FieldValue, by
 from batchbridge.meaning.schedule_rates import WARMUP_START
-from batchbridge_areal.settings import ENDLESS, Native, against_nothing, allocation, devices, engine, rows_vary, share
+from batchbridge_areal.settings import (
+    ENDLESS,
+    ArealSettings,
+    against_nothing,
+    allocation,
+    devices,
+    engine,
+    rows_vary,
+    share,
+)
 
 BACKEND, PARTS = "actor.backend", "actor.ppo_n_minibatches"
 NORM, WHITENING, REJECTION = "actor.reward_norm", "actor.adv_norm", "actor.rejection_sampling"
@@ -31,7 +40,7 @@ OPENED = (
 """Settings that open terms come from."""
 
 
-def areal_fields(native: Native) -> dict[str, FieldValue]:
+def areal_fields(native: ArealSettings) -> dict[str, FieldValue]:
     """Canonical values by field."""
     parts = (_sizes, _length, _generated, _advantage, _objective, _trained)
     fields = {path: entry for part in parts for path, entry in part(native)}
@@ -39,7 +48,7 @@ def areal_fields(native: Native) -> dict[str, FieldValue]:
     return fields | {"open_terms": terms}
 
 
-def _sizes(native: Native) -> Iterator[tuple[str, FieldValue]]:
+def _sizes(native: ArealSettings) -> Iterator[tuple[str, FieldValue]]:
     """A replica's share is dealt out by length, each part in turn as many completions as another or one more. Source:
     PPOActor._ppo_update, data.split_padded_tensor_dict_into_mb_list, seqpack._ffd_allocate."""
     _, sizes = allocation(native) or ("", dict.fromkeys("dtpce", 1))
@@ -58,14 +67,14 @@ def _sizes(native: Native) -> Iterator[tuple[str, FieldValue]]:
         yield "micro_batch.tokens_per_device", by(most, "the budget / devices of a sequence", *keys)
 
 
-def _length(native: Native) -> Iterator[tuple[str, FieldValue]]:
+def _length(native: ArealSettings) -> Iterator[tuple[str, FieldValue]]:
     """Source: PPOTrainer.train; WorkflowExecutor.prepare_batch, which always takes whole batches."""
     yield "horizon.epochs", FieldValue(float(native["total_train_epochs"]), "total_train_epochs")
     drops = native["train_dataset.drop_last"]
     yield "order.last_rollout", FieldValue("drop" if drops else "wrap", "train_dataset.drop_last")
 
 
-def _generated(native: Native) -> Iterator[tuple[str, FieldValue]]:
+def _generated(native: ArealSettings) -> Iterator[tuple[str, FieldValue]]:
     """Source: StalenessManager.get_capacity: prompts are admitted up to (age + version + 1) x consumer_batch_size."""
     age, admitted = native[AGE], (ADMITTED, "train_dataset.batch_size")
     if native[ADMITTED] != native["train_dataset.batch_size"]:
@@ -83,7 +92,7 @@ def _generated(native: Native) -> Iterator[tuple[str, FieldValue]]:
     yield "carried.temperature", by(temperature, "0 where it is greedy", "gconfig.temperature", "gconfig.greedy")
 
 
-def said_by_fields(native: Native) -> bool:
+def said_by_fields(native: ArealSettings) -> bool:
     """Whether the schema has words for what rewards are less, and are divided by: that of groups, or nothing.
 
     A deviation is taken about the mean of its level, so that one without a mean, or one over the batch of what groups
@@ -100,7 +109,7 @@ def said_by_fields(native: Native) -> bool:
     return group > 1 or not norm["mean_leave1out"]
 
 
-def _advantage(native: Native) -> Iterator[tuple[str, FieldValue]]:
+def _advantage(native: ArealSettings) -> Iterator[tuple[str, FieldValue]]:
     """Source: data.Normalization, of a whole rollout's rewards. The deviation about the means of the others is larger
     by n / (n - 1), as the difference to them is."""
     keys, norm, group = (NORM, "gconfig.n_samples"), native[NORM], native["gconfig.n_samples"]
@@ -120,7 +129,7 @@ def _advantage(native: Native) -> Iterator[tuple[str, FieldValue]]:
         yield "advantage.ddof", by(int(norm["std_unbiased"]), "unbiased or not", *keys)
 
 
-def _objective(native: Native) -> Iterator[tuple[str, FieldValue]]:
+def _objective(native: ArealSettings) -> Iterator[tuple[str, FieldValue]]:
     soft, low = native["actor.use_sapo_loss"], native["actor.eps_clip"]
     yield "objective.surrogate", FieldValue("sapo" if soft else "ppo", "actor.use_sapo_loss")
     if not soft:
@@ -149,7 +158,7 @@ def _objective(native: Native) -> Iterator[tuple[str, FieldValue]]:
         yield "objective.kl_coefficient", by(0.0, "no KL to a reference", "actor.kl_ctl", "ref")
 
 
-def correction(native: Native) -> str | None:
+def correction(native: ArealSettings) -> str | None:
     """The correction in the words that adapters share; None where there is none. Source:
     functional.apply_rejection_sampling: its ratio has a geometric mean where it is of a sequence."""
     said = native[REJECTION]
@@ -167,7 +176,7 @@ def correction(native: Native) -> str | None:
     return f"{word} [{'-' if least is None else repr(least)}, {float(said['upper'])!r}]"
 
 
-def _trained(native: Native) -> Iterator[tuple[str, FieldValue]]:
+def _trained(native: ArealSettings) -> Iterator[tuple[str, FieldValue]]:
     """Source: FSDPEngine._create_optimizer, MegatronEngine._create_optimizer, archon_utils; optimizer_step."""
     megatron = engine(native) == "megatron"
     kind = native["actor.optimizer.type"]
@@ -189,7 +198,7 @@ def _trained(native: Native) -> Iterator[tuple[str, FieldValue]]:
         yield "carried.warmup_ratio", FieldValue(native[WARMUP], WARMUP)
 
 
-def open_terms(native: Native) -> Iterator[str]:
+def open_terms(native: ArealSettings) -> Iterator[str]:
     """Terms that the schema has no word for, "group: name" and a value behind it."""
     if not said_by_fields(native):
         yield f"advantage: reward_norm {json.dumps(native[NORM], sort_keys=True)}"

@@ -13,7 +13,6 @@ IN_USE = ("*.offload", "*.scheduling_*", "*.experiment_name", "*.trial_name", "*
 
 OUTSIDE: Mapping[str, str | SharedSetting] = {
     "actor.path": SharedSetting("model", "the model", as_text, needed="a model's folder, or its name"),
-    "train_dataset.path": SharedSetting("prompts", "the prompts", as_text, needed="the dataset of the program"),
     "train_dataset.*": "the prompts",
     **dict.fromkeys(REWARDS, "the rewards"),
     "actor.use_lora": "the model",

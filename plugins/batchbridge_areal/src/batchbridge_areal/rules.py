@@ -23,7 +23,8 @@ from batchbridge.kit.rule_table import (
     setting_fixes,
 )
 from batchbridge_areal.settings import (
-    Native,
+    MANDATORY,
+    ArealSettings,
     against_nothing,
     allocation,
     compares_groups,
@@ -32,7 +33,7 @@ from batchbridge_areal.settings import (
     share,
 )
 
-ArealTest = Callable[[Native], str | None]
+ArealTest = Callable[[ArealSettings], str | None]
 BATCH, GROUP, PARTS, BACKEND = (
     "train_dataset.batch_size",
     "gconfig.n_samples",
@@ -45,7 +46,7 @@ REJECTION, LENGTH, DROPS = "actor.rejection_sampling", "total_train_steps", "tra
 FLOOR, SCHEDULE = "actor.optimizer.min_lr_ratio", "actor.optimizer.lr_scheduler_type"
 
 
-def _backend(native: Native) -> str | None:
+def _backend(native: ArealSettings) -> str | None:
     if allocation(native):
         return None
     said = native[BACKEND]
@@ -55,13 +56,22 @@ def _backend(native: Native) -> str | None:
     return f"{BACKEND} = {said}: expected an engine and its dimensions, such as fsdp:d4t2"
 
 
-def _dimensions(native: Native) -> str | None:
+def _missing(native: ArealSettings) -> str | None:
+    missing = [key for key in MANDATORY if native[key] is None]
+    return f"{', '.join(missing)}: not said, and there is no default" if missing else None
+
+
+def _named(native: ArealSettings) -> tuple[Fix, ...]:
+    return setting_fixes({key: value for key, value in MANDATORY.items() if native[key] is None})
+
+
+def _dimensions(native: ArealSettings) -> str | None:
     name, sizes = allocation(native) or ("", {})
     wrong = name == "fsdp" and (sizes["p"] > 1 or sizes["e"] > 1)
     return f"{BACKEND} = {native[BACKEND]}: FSDP has no pipeline and no experts of its own" if wrong else None
 
 
-def _experts(native: Native) -> str | None:
+def _experts(native: ArealSettings) -> str | None:
     said = native[BACKEND] or ""
     _, sizes = allocation(native) or ("", None)
     if sizes is None or "ffn" in said or sizes["e"] == 1:
@@ -70,34 +80,34 @@ def _experts(native: Native) -> str | None:
     return f"{devices} devices are not a multiple of the {part} that share the experts" if devices % part else None
 
 
-def _epochs(native: Native) -> str | None:
+def _epochs(native: ArealSettings) -> str | None:
     count = native["total_train_epochs"]
     return f"total_train_epochs = {count} must be positive" if count <= 0 else None
 
 
-def _divides(native: Native) -> str | None:
+def _divides(native: ArealSettings) -> str | None:
     _, sizes = allocation(native) or ("", {"d": 1})
     text = f"{native[BATCH]} prompts of a rollout are not a multiple of the {sizes['d']} replicas of {native[BACKEND]}"
     return text if native[BATCH] % sizes["d"] else None
 
 
-def _few(native: Native) -> str | None:
+def _few(native: ArealSettings) -> str | None:
     own = share(native)
     text = f"a replica has {own} completions of a rollout, too few for {PARTS} = {native[PARTS]}"
     return text if own < native[PARTS] and not rows_vary(native) and not _divides(native) else None
 
 
-def _even(native: Native) -> tuple[Fix, ...]:
+def _even(native: ArealSettings) -> tuple[Fix, ...]:
     return nearest_fixes(dict(native), (BATCH, PARTS), lambda now: not (_divides(now) or _few(now)))
 
 
-def _queue(native: Native) -> str | None:
+def _queue(native: ArealSettings) -> str | None:
     room = native[QUEUE] or 16 * (native[RUNNING] or native[ADMITTED])
     text = f"the queue has room for {room} prompts, and a rollout takes {native[BATCH]}"
     return text if room < native[BATCH] else None
 
 
-def _ends(native: Native) -> int | None:
+def _ends(native: ArealSettings) -> int | None:
     """Rollouts after which no prompt is admitted any more; None where the run goes on.
 
     Prompts are admitted up to (age + version + 1) x consumer_batch_size, and a rollout of version v ends when
@@ -110,39 +120,39 @@ def _ends(native: Native) -> int | None:
     return None if last is not None and last <= ended else ended
 
 
-def _waits(native: Native) -> str:
+def _waits(native: ArealSettings) -> str:
     return (
         f"{native[ADMITTED]} prompts are admitted for each version of the weights, and a rollout takes {native[BATCH]}"
     )
 
 
-def _starved(native: Native) -> str | None:
+def _starved(native: ArealSettings) -> str | None:
     return f"{_waits(native)}: the first rollout waits for ever" if _ends(native) == 0 else None
 
 
-def _starved_later(native: Native) -> str | None:
+def _starved_later(native: ArealSettings) -> str | None:
     return f"{_waits(native)}: after {ended} rollouts the run waits for ever" if (ended := _ends(native)) else None
 
 
-def _ahead(native: Native) -> str | None:
+def _ahead(native: ArealSettings) -> str | None:
     batch, admitted = native[BATCH], native[ADMITTED]
     text = f"{admitted} prompts are admitted for each version of the weights, and {batch} are trained on: {AGE}"
     return f"{text} = {native[AGE]} bounds no age" if admitted > batch else None
 
 
-def _dual(native: Native) -> str | None:
+def _dual(native: ArealSettings) -> str | None:
     bound = native["actor.c_clip"]
     wrong = bound is not None and bound <= 1 and not native["actor.use_sapo_loss"]
     return f"actor.c_clip = {bound} must exceed 1" if wrong else None
 
 
-def _temperatures(native: Native) -> str | None:
+def _temperatures(native: ArealSettings) -> str | None:
     found = [native[f"actor.sapo_tau_{end}"] for end in ("pos", "neg")]
     wrong = native["actor.use_sapo_loss"] and min(found) <= 0
     return f"actor.sapo_tau_pos and _neg = {found[0]} and {found[1]} must be positive" if wrong else None
 
 
-def _bounds(native: Native) -> str | None:
+def _bounds(native: ArealSettings) -> str | None:
     """Source: RejectionSamplingConfig.__post_init__, in its order."""
     if (said := native[REJECTION]) is None:
         return None
@@ -157,7 +167,7 @@ def _bounds(native: Native) -> str | None:
     return f"{REJECTION}: only a ratio is clamped, {metric} is not" if wrong else None
 
 
-def _groups(native: Native) -> str | None:
+def _groups(native: ArealSettings) -> str | None:
     if not compares_groups(native) or rows_vary(native):
         return None
     wrong = [
@@ -173,7 +183,7 @@ def _groups(native: Native) -> str | None:
     return f"{wrong[0]}.group_size = {size}, and a prompt has {native[GROUP]} completions: other rows are compared"
 
 
-def _same_groups(native: Native) -> tuple[Fix, ...]:
+def _same_groups(native: ArealSettings) -> tuple[Fix, ...]:
     changes = {
         key: {**native[key], "group_size": native[GROUP]}
         for key in NORMS
@@ -182,25 +192,25 @@ def _same_groups(native: Native) -> tuple[Fix, ...]:
     return setting_fixes(changes)
 
 
-def _alone(native: Native) -> str | None:
+def _alone(native: ArealSettings) -> str | None:
     norm = native["actor.reward_norm"]
     centred = norm is not None and norm["mean_level"] == "group" and not norm["mean_leave1out"]
     text = "every group has one completion, whose reward less the group's mean is 0: nothing is learned"
     return text if native[GROUP] == 1 and centred and native["critic"] is None and not rows_vary(native) else None
 
 
-def _no_reference(native: Native) -> str | None:
+def _no_reference(native: ArealSettings) -> str | None:
     text = f"actor.kl_ctl = {native['actor.kl_ctl']} and no reference: log-probabilities themselves are held back"
     return text if against_nothing(native) else None
 
 
-def _unread_rejection(native: Native) -> str | None:
+def _unread_rejection(native: ArealSettings) -> str | None:
     said = native[REJECTION]
     text = f"{REJECTION} has no effect without actor.use_decoupled_loss: its ratio is 1"
     return text if said is not None and not native["actor.use_decoupled_loss"] and not _cut(native) else None
 
 
-def _cut(native: Native) -> str | None:
+def _cut(native: ArealSettings) -> str | None:
     """Source: grpo_loss_fn hands it on; of a ratio of 1, or an estimate of 0, what is out of bounds is everything."""
     said = native[REJECTION]
     if said is None or native["actor.use_decoupled_loss"] or native["actor.use_sapo_loss"]:
@@ -212,7 +222,7 @@ def _cut(native: Native) -> str | None:
     )
 
 
-def _sampled(native: Native) -> str | None:
+def _sampled(native: ArealSettings) -> str | None:
     mine, theirs = native["actor.temperature"], native["gconfig.temperature"]
     text = (
         f"actor.temperature = {mine}, and completions are sampled at gconfig.temperature = {theirs}: the ratio is off"
@@ -220,33 +230,33 @@ def _sampled(native: Native) -> str | None:
     return text if mine != theirs else None
 
 
-def _unended(native: Native) -> str | None:
+def _unended(native: ArealSettings) -> str | None:
     text = "the longest row of each replica counts as one that was cut, however it ended, and its reward becomes 0"
     return f"actor.mask_no_eos_with_zero: {text}" if native["actor.mask_no_eos_with_zero"] else None
 
 
-def _unread_floor(native: Native) -> str | None:
+def _unread_floor(native: ArealSettings) -> str | None:
     idle = (native[SCHEDULE] == "linear" and engine(native) in ("fsdp", "archon")) or native[SCHEDULE] == "constant"
     return f"{FLOOR} = {native[FLOOR]} has no effect on {native[SCHEDULE]}" if native[FLOOR] and idle else None
 
 
-def _erased(native: Native) -> str | None:
+def _erased(native: ArealSettings) -> str | None:
     erased = native["actor.optimizer.gradient_clipping"] == 0 and engine(native) != "megatron"
     return "actor.optimizer.gradient_clipping = 0 makes every gradient 0" if erased else None
 
 
-def _fewer(native: Native) -> str | None:
+def _fewer(native: ArealSettings) -> str | None:
     _, sizes = allocation(native) or ("", {"d": 1})
     text = f"dynamic_bs: where groups are rejected, the others must be a multiple of the {sizes['d']} replicas"
     return text if native["dynamic_bs"] and sizes["d"] > 1 else None
 
 
-def _wrapped_epochs(native: Native) -> str | None:
+def _wrapped_epochs(native: ArealSettings) -> str | None:
     text = "rollouts go on into the next epoch, and each epoch is counted as its prompts / a rollout, rounded up"
     return f"{DROPS}: {text}" if not native[DROPS] and native["total_train_epochs"] > 1 else None
 
 
-def _critic(native: Native) -> str | None:
+def _critic(native: ArealSettings) -> str | None:
     return (
         "critic: what values make of rewards, token by token, is not read here"
         if native["critic"] is not None
@@ -254,22 +264,23 @@ def _critic(native: Native) -> str | None:
     )
 
 
-def _teacher(native: Native) -> str | None:
+def _teacher(native: ArealSettings) -> str | None:
     text = "teacher: a distance to its log-probabilities goes into the loss, and the schema has no words for it"
     return text if native["teacher"] is not None else None
 
 
-def _online(native: Native) -> str | None:
+def _online(native: ArealSettings) -> str | None:
     agent = native["rollout.agent"]
     online = isinstance(agent, Mapping) and agent.get("mode") == "online"
     return "rollout.agent.mode = online: users decide which prompts come, and when" if online else None
 
 
-def _no_run(native: Native) -> str | None:
+def _no_run(native: ArealSettings) -> str | None:
     kind = native["train_dataset.type"]
     if kind in ("sft", "dpo", "rw", "rm"):
         return f"train_dataset.type = {kind}: training on what is given, without rollouts"
-    return None
+    alone = native[BACKEND] is None and not native["actor.path"] and not native["allocation_mode"]
+    return "no policy is said: rollouts alone" if alone and native["rollout.backend"] is not None else None
 
 
 STOPS, TRAINS, ASSERTS = "ValueError", "it trains so", "AssertionError"
@@ -283,7 +294,7 @@ ALLOCATION, ADMISSION = (
     "AReaL 1.0.4 infra/staleness_manager.StalenessManager.get_capacity",
 )
 EXECUTOR = "AReaL 1.0.4 infra/workflow_executor."
-Fixes = Callable[[Native], tuple[Fix, ...]]
+ArealFixes = Callable[[ArealSettings], tuple[Fix, ...]]
 
 
 def _row(
@@ -293,23 +304,23 @@ def _row(
     keys: tuple[str, ...],
     native: str,
     source: str,
-    fixes: Fixes = lambda native: (),
-) -> Rule[Native]:
-    def asked(settings: Native) -> str | None:
+    fixes: ArealFixes = lambda native: (),
+) -> Rule[ArealSettings]:
+    def asked(settings: ArealSettings) -> str | None:
         return None if number < 60 and _no_run(settings) else test(settings)
 
     return kind(f"BB-AREAL-{number:03}", asked, keys, native, source, fixes)
 
 
-def _set(changes: Mapping[str, object]) -> Fixes:
+def _set(changes: Mapping[str, object]) -> ArealFixes:
     return lambda native: setting_fixes(changes)
 
 
-def _admit(native: Native) -> tuple[Fix, ...]:
+def _admit(native: ArealSettings) -> tuple[Fix, ...]:
     return setting_fixes({ADMITTED: native[BATCH]})
 
 
-def _rows() -> Iterator[Rule[Native]]:
+def _rows() -> Iterator[Rule[ArealSettings]]:
     yield _row(
         10, IN_CONFIG, _backend, (BACKEND,), "MissingMandatoryValue, or ValueError", f"{TRAINER}PPOTrainer.__init__"
     )
@@ -320,6 +331,7 @@ def _rows() -> Iterator[Rule[Native]]:
         14, IN_CONFIG, _temperatures, ("actor.sapo_tau_pos", "actor.sapo_tau_neg"), STOPS, f"{CONFIG}PPOActorConfig"
     )
     yield _row(15, IN_CONFIG, _bounds, (REJECTION,), STOPS, f"{CONFIG}RejectionSamplingConfig")
+    yield _row(22, IN_CONFIG, _missing, tuple(MANDATORY), "MissingMandatoryValue", f"{CONFIG}load_expr_config", _named)
     yield _row(
         17,
         GENERATING,

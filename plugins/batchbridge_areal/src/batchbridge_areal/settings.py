@@ -16,10 +16,21 @@ from typing import Any
 from batchbridge.kit.key_table import Key, recorded
 from batchbridge.kit.kinds import Kind, WrongValue, anything, flag, natural, one_of, optional, real, whole
 
-Native = Mapping[str, Any]
+ArealSettings = Mapping[str, Any]
 FACTS: Mapping[str, Any] = json.loads(Path(__file__).with_name("settings.json").read_text("utf-8"))
 OFF = int(1e8)
 """The value of `gconfig.top_k` that cuts nothing off."""
+MANDATORY: Mapping[str, str] = {
+    **{
+        f"{group}{name}": f"{name.partition('_')[0].upper()}"
+        for group in ("", "actor.")
+        for name in ("experiment_name", "trial_name")
+    },
+    "rollout.backend": "sglang:d1",
+    "train_dataset.path": "DATASET",
+    "train_dataset.type": "rl",
+}
+"""Settings without a default, and what is written where a specification says nothing of them."""
 ENDLESS = 1_000_000
 """Versions of the weights that no run reaches: how an age without a bound is written."""
 NORM = {
@@ -85,7 +96,7 @@ _PLAIN = re.compile(r"(fsdp|megatron|archon)(?:\[\w+\])?:((?:[dtpce][1-9]\d*)+)"
 _HYBRID = re.compile(r"(megatron|archon|fsdp):\(?attn:((?:[dtpc][1-9]\d*)+)\|ffn:(?:[dtpe][1-9]\d*)+\)?")
 
 
-def allocation(native: Native) -> tuple[str, Mapping[str, int]] | None:
+def allocation(native: ArealSettings) -> tuple[str, Mapping[str, int]] | None:
     """The training engine and the sizes of its dimensions, by letter; None where `actor.backend` says none.
 
     Of experts that have sizes of their own, those of attention are the devices. Source: ALLOCATION_GRAMMAR,
@@ -100,37 +111,37 @@ def allocation(native: Native) -> tuple[str, Mapping[str, int]] | None:
     return found[1], sizes
 
 
-def devices(native: Native) -> int | None:
+def devices(native: ArealSettings) -> int | None:
     """Devices that train; experts are shared among them."""
     found = allocation(native)
     return None if found is None else prod(size for letter, size in found[1].items() if letter != "e")
 
 
-def engine(native: Native) -> str:
+def engine(native: ArealSettings) -> str:
     """The training engine, "" where none is said."""
     return (allocation(native) or ("", {}))[0]
 
 
-def share(native: Native) -> int:
+def share(native: ArealSettings) -> int:
     """Completions of a rollout that one replica trains on. Source: train_controller._dispatch_tensors."""
     replicas = (allocation(native) or ("", {"d": 1}))[1]["d"]
     return int(native["train_dataset.batch_size"] * native["gconfig.n_samples"]) // replicas
 
 
-def rows_vary(native: Native) -> bool:
+def rows_vary(native: ArealSettings) -> bool:
     """Whether each call of an agent is a row of its own, of which a prompt has any number."""
     agent = native["rollout.agent"]
     return isinstance(agent, Mapping) and agent.get("export_style", "individual") == "individual"
 
 
-def against_nothing(native: Native) -> bool:
+def against_nothing(native: ArealSettings) -> bool:
     """Whether the KL penalty has no reference: log-probabilities of 0 stand in. Source: PPOTrainer.__init__,
     PPOActor._compute_advantages."""
     coefficient = native["actor.kl_ctl"]
     return bool(coefficient) and (native["ref"] is None or coefficient < 0)
 
 
-def compares_groups(native: Native) -> bool:
+def compares_groups(native: ArealSettings) -> bool:
     """Whether rewards are compared within groups."""
     norms = (native["actor.reward_norm"], native["actor.adv_norm"])
     return any(norm is not None and "group" in (norm["mean_level"], norm["std_level"]) for norm in norms)

@@ -10,7 +10,7 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit.key_table import Unsayable
 from batchbridge.kit.schedules import schedule_parts
-from batchbridge_areal.settings import ENDLESS, NORM, REJECTION
+from batchbridge_areal.settings import ENDLESS, MANDATORY, NORM, REJECTION
 
 NODE = 8
 """Devices of a node."""
@@ -28,7 +28,7 @@ FLAGS = ("enable_tree_training", "mask_no_eos_with_zero", "discount", "gae_lambd
 
 def settings_of_spec(spec: Spec) -> dict[str, Any]:
     """Settings by key. Raises `Unsayable`."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = dict(MANDATORY)
     for part in (_sizes, _length, _generated, _advantage, _objective, _correction, _trained, _opened):
         settings |= part(spec)
     return settings
