@@ -5,6 +5,8 @@ What settings, plan and request say stands here; what only a trainer shows, in `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batchbridge import Spec
 from batchbridge.kit import LossTerm, Request, refused, walk
 from batchbridge.kit.refusals import Refusals, SettableFields, any_on, common, is_on, own_spec, setting
@@ -103,7 +105,8 @@ def _normalize_then_sum(request: Request) -> bool:
 
 @SETTLED.row("fsdp_xla", "FSDP of torch_xla (xla in fsdp_config) is not proven against the oracle; use FSDP2")
 def _fsdp_xla(request: Request) -> bool | None:
-    return is_on((setting(request.reading, "fsdp_config") or {}).get("xla"))
+    config = setting(request.reading, "fsdp_config") or {}
+    return is_on(config.get("xla")) if isinstance(config, Mapping) else None  # a file that nobody has read
 
 
 @SETTLED.row(

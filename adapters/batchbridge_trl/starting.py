@@ -56,7 +56,7 @@ def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> S
     if native.get("deepspeed") is not None:
         start = start._replace(sharding="deepspeed", engine=_engine(native["deepspeed"], source.path))
     elif native.get("fsdp") not in (None, "", [], False):
-        version = (native.get("fsdp_config") or {}).get("version")
+        version = _group(native, "fsdp_config").get("version")
         start = start._replace(sharding="fsdp", fsdp=version if isinstance(version, int) else start.fsdp)
     if isinstance(mesh := native.get("parallelism_config"), Mapping):
         start = start._replace(mesh={**start.mesh, **mesh})

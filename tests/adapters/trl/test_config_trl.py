@@ -474,3 +474,10 @@ def test_a_preference_recipe_is_not_judged_as_a_broken_grpo_recipe() -> None:
     assert found.message.startswith("preference tuning (DPO: beta, and no rewards), which has no rollouts")
     grpo = batchbridge.check({**dpo, "reward_funcs": ["accuracy"]}, version="1.16.0", framework="trl", world_size=8)
     assert "BB-TRL-003" in {finding.code for finding in grpo.findings}
+
+
+def test_settings_of_fsdp_in_a_file_that_nobody_reads_leave_their_refusal_open():
+    values = {"fsdp": "full_shard", "fsdp_config": "fsdp.json", "per_device_train_batch_size": 8, "bf16": True}
+    read = TrlAdapter().read(Source(values=values), Context(framework_version="1.16.0", world_size=2))
+    told = {one.name: one for one in TrlAdapter().enforcement(read).obstacles}
+    assert not told["fsdp_xla"].certain
