@@ -104,6 +104,20 @@ OPEN_INSTRUCT += ("openai", "openenv-core", "peft", "ray[default]", "tensorboard
 OPEN_R1 = ("math-verify", "async-lru", "python-dotenv", "aiohttp")
 # What axolotl 0.19.0's GRPO trainer imports beside TRL.
 AXOLOTL = ("addict", "numba", "pillow", "pydantic")
+# What ms-swift 4.6.0's GRPO trainer imports beside TRL; msgspec it does not require.
+MS_SWIFT = (
+    "aiohttp",
+    "dacite",
+    "datasets",
+    "einops",
+    "json-repair",
+    "modelscope",
+    "msgspec",
+    "pandas",
+    "pillow",
+    "scipy",
+)
+MS_SWIFT += ("sentencepiece", "simplejson", "zstandard")
 NOT_FOR_ENGINES = ("torchvision", "torchaudio", "torchcodec")
 """What vLLM's CPU build requires and rollouts of text never import."""
 IN_PROCESS = ("releases", "code_of_trl", "wrap", "measured", "verify_and_observe", "gradients", "whole_runs")
@@ -380,6 +394,16 @@ def axolotl(session: nox.Session) -> None:
     install(session, "axolotl", f"torch=={TORCH}", *TEST, "pytest-xdist", *beside, ON_CPU, ".")
     session.install("-q", "--no-deps", "axolotl==0.19.0")
     pytest(session, "-n", "2", *native("adapters/axolotl"))
+
+
+@nox.session(python="3.11")  # as above
+def ms_swift(session: nox.Session) -> None:
+    """ms-swift's GRPO trainer, wrapped as it is: gradients, tampering, resume, two processes. By name only. Of the
+    packages that ms-swift requires, those are here that its trainer imports."""
+    beside = ("trl", "transformers", "accelerate", "peft", *MS_SWIFT, *BESIDE_TRL)
+    install(session, "ms_swift", f"torch=={TORCH}", *TEST, "pytest-xdist", *beside, ON_CPU, ".")
+    session.install("-q", "--no-deps", "ms-swift==4.6.0")
+    pytest(session, "-n", "2", *native("adapters/ms_swift"), "-W", "ignore")
 
 
 @nox.session(python="3.11")  # as above

@@ -30,6 +30,7 @@ _READ: Mapping[str, Sequence[str]] = {
     ),
     "generation_config": _SAMPLING,
     "vllm_generation": _SAMPLING,
+    "request_config": (*_SAMPLING, "max_tokens", "stop"),  # ms-swift's
 }
 
 

@@ -84,7 +84,9 @@ class TrlAdapter(PackagedAdapter):
 
     def is_configuration(self, native: object) -> bool:
         """A `GRPOConfig` of TRL, or of a subclass (Open-R1's, a test's)."""
-        return _is_a("GRPOConfig", native)
+        from batchbridge_trl.ms_swift import SwiftSettings
+
+        return _is_a("GRPOConfig", native) or isinstance(native, SwiftSettings)
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source. Strings convert as TRL's parser converts them; see `values`."""
@@ -226,6 +228,10 @@ class TrlAdapter(PackagedAdapter):
         reading = dataclasses.replace(on_condition(), run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
+        if source.native is not None:
+            from batchbridge_trl.ms_swift import SwiftSettings
+
+            told = source.native.meaning(told) if isinstance(source.native, SwiftSettings) else told
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
         for path, entry in told.items():
             key = entry.key or ""
@@ -297,7 +303,13 @@ class TrlAdapter(PackagedAdapter):
         from batchbridge_trl.forks import fork_of
 
         fork = fork_of(trainer)
-        return {} if fork is None else {fork.name: f"{type(trainer).__qualname__}: {fork.reason}"}
+        if fork is None:
+            return {}
+        from batchbridge_trl import ms_swift
+
+        if ms_swift.is_swift(trainer) and ms_swift.unknown(trainer) is None:
+            return {}  # its settings are looked at with the other refusals
+        return {fork.name: f"{type(trainer).__qualname__}: {fork.reason}"}
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `args`, its processes, and the length of its dataset where it has one."""
@@ -308,7 +320,10 @@ class TrlAdapter(PackagedAdapter):
             world_size=trainer.accelerator.num_processes,  # type: ignore[attr-defined]  # a GRPOTrainer has it
             dataset_size=len(dataset) if dataset is not None and hasattr(dataset, "__len__") else None,
         )
-        return Source(native=trainer.args), context  # type: ignore[attr-defined]  # a GRPOTrainer has it
+        args = trainer.args  # type: ignore[attr-defined]  # a GRPOTrainer has it
+        from batchbridge_trl.ms_swift import SwiftSettings, is_swift
+
+        return Source(native=SwiftSettings(args) if is_swift(trainer) else args), context
 
     def _unknown_key(self, place: Where, near: Sequence[str], version: str, given: Mapping[str, Any]) -> Finding:
         key = place.key or ""

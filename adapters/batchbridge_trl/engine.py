@@ -84,7 +84,9 @@ class Enforcer(TrlLayer):
         self._place(self._own_methods.seams(self.native))
         super().prepare()
         self._watch.terms = self._terms
-        self.native["_generate_and_score_completions"] = self._trainer._generate_and_score_completions
+        self.native["_generate_and_score_completions"] = self._tap.generating(
+            self._trainer._generate_and_score_completions
+        )
 
     def seams(self) -> Iterator[Seam]:
         """The seams of a trainer that follows the plan."""

@@ -35,8 +35,9 @@ FORKS = (
     ),
     TrainerFork(
         "ms_swift",
-        "ms-swift's GRPOTrainer replaces TRL's generation, scoring, micro-batches and loss by its own and keeps the "
-        f"name alone; train with TRL's own GRPOTrainer: {_DERIVED}",
+        "ms-swift's GRPOTrainer replaces TRL's generation, scoring, micro-batches and loss by its own; those of 4.6.0 "
+        "are enforced where its settings have a meaning in TRL (docs/trl.md), and nothing else of it; train with "
+        f"TRL's own GRPOTrainer: {_DERIVED}",
         lambda cls: cls.__module__.partition(".")[0] == "swift" and "GRPO" in cls.__name__,
     ),
 )

@@ -12,9 +12,10 @@ from batchbridge.kit.allowing import GRADIENT_TRANSFORM
 from batchbridge.kit.proven import UNPROVEN
 from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, is_on, setting
 from batchbridge.kit.versions import holds
-from batchbridge_trl import releases, sharding
+from batchbridge_trl import ms_swift, releases, sharding
 from batchbridge_trl.configured import KNOW_THE_MODEL, model_in, scales_gradients, sharded, start_in
 from batchbridge_trl.forks import FORKS, TrainerFork, fork_of
+from batchbridge_trl.proven import MS_SWIFT
 
 
 def release_of(request: Request) -> str:
@@ -28,7 +29,12 @@ def _made_by(fork: TrainerFork) -> RefusalRow:
         start = start_in(request.reading)
         return fork.name == "unsloth" and start is not None and start.replaced
 
-    return RefusalRow(fork.name, fork.reason, foreseen, lambda trainer, request: fork_of(trainer) == fork)
+    def live(trainer: Any, request: Request) -> Answer:
+        if fork.name != MS_SWIFT.part or fork_of(trainer) != fork:
+            return fork_of(trainer) == fork
+        return ms_swift.unknown(trainer) or ms_swift.objection(trainer, request) or False
+
+    return RefusalRow(fork.name, fork.reason, foreseen, live)
 
 
 LIVE = Refusals(map(_made_by, FORKS))
@@ -40,6 +46,8 @@ LIVE = Refusals(map(_made_by, FORKS))
     "default passes each row on unchanged. Change the rows in the dataset instead (map, with_transform)",
 )
 def _data_collator(trainer: Any, request: Request) -> bool:
+    if ms_swift.is_swift(trainer):  # whose own passes rows on as well
+        return getattr(trainer.data_collator, "__name__", "") != "identity_data_collator"
     return not trainer.data_collator.__module__.startswith("trl.")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from batchbridge.kit.allowing import ADVANTAGES
 from batchbridge.kit.proven import overridden
+from batchbridge_trl.ms_swift import uses
 from batchbridge_trl.proven import ACCELERATOR, CODE, REWARDS, SCHEDULER
 
 _PRODUCER = "_generate_and_score_completions"
@@ -35,7 +36,7 @@ _CALLED = "it is called as natively"
 
 def overrides_of(trainer: Any) -> dict[str, str]:
     """The methods that a wrapped run depends on and that are the trainer's own, by name: where each stands."""
-    return {method: where for method, where, _ in overridden(CODE, trainer)}
+    return {method: where for method, where, _ in overridden(CODE.used(uses(trainer)), trainer)}
 
 
 def said_of_overrides(trainer: Any, allow: Collection[str]) -> list[str]:

@@ -17,6 +17,7 @@ import torch
 from batchbridge import BatchDrift
 from batchbridge.kit import Request
 from batchbridge.kit.packing import ATTENTION, PackedModel, PackedRows, attending, language_model
+from batchbridge_trl.ms_swift import is_swift
 from batchbridge_trl.releases import LogprobMethod
 
 FAMILIES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
@@ -32,6 +33,8 @@ def objection(trainer: Any) -> str | None:
     """The reason why no pass of this trainer's models can be packed, and the way out; None where it can."""
     if find_spec("transformers.masking_utils") is None:
         return "this transformers makes attention masks inside its models: use 4.53 or later"
+    if is_swift(trainer):
+        return "ms-swift's own method for log-probabilities takes rows otherwise than TRL's"
     models = [trainer.model, *([trainer.ref_model] if trainer.ref_model is not None else [])]
     for model in models:
         try:

@@ -28,6 +28,54 @@ DEEPSPEED = Package(
 """The DeepSpeed code that acts on gradients between backward and the update. All of it counts as what can be measured:
 each update is held against the plan before it is made, and a weight's whole gradient against what its backward passes
 gave."""
+MS_SWIFT = Package(
+    "swift",
+    "ms-swift",
+    control={
+        "rlhf_trainers/grpo_trainer.py": methods(
+            "GRPOTrainer",
+            *("_compute_advantages", "_compute_rewards_per_func", "_get_data_collator", "_get_train_sampler"),
+            *("_log_rollout", "_postprocess_batch", "_prepare_algorithm_params", "_prepare_batch_inputs"),
+            *("_prepare_inputs", "_prepare_metrics", "_rollout_samples", "_score_completions", "compute_loss"),
+            "training_step",
+        ),
+        "rlhf_trainers/rollout_mixin.py": methods(
+            "RolloutTrainerMixin",
+            *("_add_prompt_id_to_inputs", "_colocate_rollout", "_engine_infer", "_generate_and_score_completions"),
+            *("_generate_completions", "_get_request_config", "_infer_single_or_multi_turn"),
+            *("_postprocess_rollout_outputs", "_prepare_rollout_params", "_prepare_vllm", "_preprocess_inputs"),
+            *("_rollout", "split_by_mini_batches"),
+        ),
+        "rlhf_trainers/base_rollout_mixin.py": methods(
+            "BaseRolloutTrainerMixin", "_set_inputs_system", "_split_data_by_steps", "to_samples"
+        ),
+        "rlhf_trainers/rlhf_mixin.py": methods(
+            "RLHFTrainerMixin", "_get_train_sampler", "_prepare_inputs", "compute_loss", "get_train_dataloader"
+        ),
+        "rlhf_trainers/utils.py": (
+            *("build_completion_mask_and_seq_lengths", "collate_to_grpo_micro_batch", "encode_sample"),
+            *("get_even_process_data", "identity_data_collator", "replace_assistant_response_with_ids"),
+        ),
+        "rl_core/advantage.py": ("compute_advantages", "expand_advantage_to_per_token"),
+        "rl_core/data.py": methods("OnPolicySample", "apply_rollout_output", "from_row", "to_template_dict"),
+        "rl_core/grpo_algorithm.py": ("score_completions",),
+        "trainers/mixin.py": methods(
+            "SwiftMixin",
+            *("_fix_grad_norm_nan", "_load_optimizer_and_scheduler", "_load_rng_state", "_maybe_log_save_evaluate"),
+            *("_save_checkpoint", "create_optimizer", "create_scheduler", "train"),
+        ),
+    },
+    loss={
+        "rlhf_trainers/grpo_trainer.py": methods(
+            "GRPOTrainer",
+            *("_compute_loss", "_compute_loss_and_metrics", "_compute_loss_single", "_get_logps_via_local_forward"),
+            *("_get_per_token_logps_and_entropies", "_get_per_token_logps_and_entropies_single"),
+            *("_undo_gradient_accumulation_scaling", "compute_liger_loss"),
+        ),
+    },
+    part="ms_swift",
+)
+"""The functions of ms-swift that its `GRPOTrainer` has in the place of TRL's, and what they call of its own."""
 ACCELERATOR, SCHEDULER, REWARDS = "create_accelerator_and_postprocess", "create_scheduler", "_calculate_rewards"
 BY_EFFECT = frozenset({ACCELERATOR, SCHEDULER, REWARDS})
 """Methods of a derived trainer's own that are taken; `own_methods` holds what they do."""
@@ -91,4 +139,5 @@ CODE = Code(
         DEEPSPEED,
     ),
     by_effect=BY_EFFECT,
+    parts=(MS_SWIFT,),
 )

@@ -22,6 +22,7 @@ from batchbridge_trl.configured import (
     would_use,
 )
 from batchbridge_trl.forks import FORKS
+from batchbridge_trl.ms_swift import is_swift, uses
 from batchbridge_trl.proven import CODE
 from batchbridge_trl.refusals import ALL_SETTABLE, REFUSALS, SETTABLE_ARGS
 
@@ -64,7 +65,7 @@ def _prompts(trainer: Any) -> Sequence[Any]:
     """The column that TRL reads prompts from."""
     from batchbridge.kit import PromptColumn
 
-    return PromptColumn(trainer.train_dataset, "prompt")
+    return PromptColumn(trainer.train_dataset, "messages" if is_swift(trainer) else "prompt")
 
 
 def _gather(trainer: Any, value: Any) -> list[Any]:
@@ -79,7 +80,7 @@ RUNTIME = Runtime(
     version=lambda trainer: installed_version("trl"),
     code=CODE,
     parts=lambda trainer: (trainer, trainer.accelerator),
-    uses=lambda trainer: ("deepspeed",) if trainer.is_deepspeed_enabled else (),
+    uses=uses,
     refusals=REFUSALS,
     always=[fork.name for fork in FORKS],
     training=lambda trainer: is_inside(
