@@ -347,8 +347,7 @@ def test_three_wrapped_frameworks_learn_alike_and_as_they_are_they_do_not() -> N
         assert {name.partition(" ")[0] for name in runs} == {"trl", "verl", "openrlhf"}
         for curve in runs.values():
             assert len(curve) >= 100
-            first, last = (sum(mean for _, mean in part) / 10 for part in (curve[:10], curve[-10:]))
-            assert last > first + 0.3
+            assert sum(mean for _, mean in curve[-10:]) / 10 > curve[0][1] + 0.3
     wrapped, native = learned["pairs"]["enforce"].values(), learned["pairs"]["observe"].values()
     assert len(wrapped) == len(native) == 3
     assert all(pair["first"] is None or pair["first"] > 20 for pair in wrapped)

@@ -79,12 +79,12 @@ def learns(figures: dict[str, Any]) -> str:
     lines.append(f"{REAL.prompts} prompts. Ran: {', '.join(f'{run} {version}' for run, version in ran.items())}.")
     lines.append(f"Measured on commit `{on['commit']}`, {on['date']}.\n")
     rows = []
-    for mode, words in (("enforce", "wrapped"), ("observe", "as they are")):
+    for mode, words in (("enforce", "wrapped"), ("observe", "as it is")):
         for name, curve in figures["curves"][mode].items():
             tenth = len(curve) // 10
             first, last = (sum(mean for _, mean in part) / tenth for part in (curve[:tenth], curve[-tenth:]))
-            rows.append([f"{name}, {words}", str(len(curve)), f"{first:.2f}", f"{last:.2f}"])
-    lines += table(["run", "rollouts", "mean reward, first tenth", "last tenth"], rows)
+            rows.append([f"{name}, {words}", str(len(curve)), f"{curve[0][1]:.2f}", f"{first:.2f}", f"{last:.2f}"])
+    lines += table(["run", "rollouts", "mean reward of the first rollout", "first tenth", "last tenth"], rows)
     rows = []
     for mode, words in (("enforce", "wrapped"), ("observe", "as they are")):
         for pair, found in figures["pairs"][mode].items():
