@@ -1,10 +1,10 @@
 """The noise of sound runs in the comparison of gradients, by the type in which they are summed up.
 
-    python benchmarks/gradient_noise.py [--runs 16] [--first 0] [--write]
+    python benchmarks/gradient_noise.py [--runs 48] [--first 0] [--write]
 
 Every run is of another model, other data and other numbers of micro-batches (1 to 64), with gradients that nearly
-cancel and gradients that add up, and with clipping. It has as many steps as large gradients have turns, so that every
-row is looked at. Printed is the largest distance of a parameter's sketch from the
+cancel and gradients that add up, of all tokens and of one alone, and with clipping. It has as many steps as large
+gradients have turns, so that every row is looked at. Printed is the largest distance of a parameter's sketch from the
 sum of its parts, as in `gradient_sketches.NOISE`: over the root of the squared sizes of all partial sums. The bar is
 ten times as much. Run it anew where a sketch or its sizes are computed otherwise.
 """
@@ -50,7 +50,8 @@ def noise(kind: torch.dtype, seed: int) -> float:
         for part in range(count):
             ids = torch.randint(model.config.vocab_size, (2, 12))
             logprobs = model(ids).logits.float().log_softmax(-1)
-            picked = logprobs[:, :-1].gather(-1, ids[:, 1:, None]).mean()
+            tokens = logprobs[:, :-1].gather(-1, ids[:, 1:, None])
+            picked = tokens[0, step, 0] if step % 3 == 2 else tokens.mean()  # late in a run few tokens give a gradient
             (picked * scale * (1 if step % 2 else (-1) ** part)).backward()
         bound = 0.01 * scale if step % 4 > 1 else 1e9
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), bound)
@@ -63,7 +64,7 @@ def noise(kind: torch.dtype, seed: int) -> float:
 def main() -> None:
     """The table."""
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    options.add_argument("--runs", type=int, default=16)
+    options.add_argument("--runs", type=int, default=48)
     options.add_argument("--first", type=int, default=0, help="the first run's seed; each has the next one")
     options.add_argument("--write", action="store_true", help="put the table into gradient_noise.json")
     asked = options.parse_args()

@@ -17,13 +17,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-TURNS = 8
-"""Steps in which each row of a large parameter is looked at once: to read all of every gradient in every micro-batch
-takes more than a hundredth of a step."""
+TURNS = 7
+"""Steps in which each piece of a large parameter's rows is looked at once: to read all of every gradient in every
+micro-batch takes more than a hundredth of a step. Odd, as every number of turns is: a row has `PIECES`, so that a step
+sees all places in a row."""
+PIECES = 8
+"""Parts of a row that make one number of the sketch each. Where few tokens give a gradient, its rows are multiples of
+one another; of a single number a row, all would be small together where that one vector happens to be across the signs,
+and rounding would look like a change: in one of 4,000 parameters of a gradient that one token gave."""
 _WHOLE = 4096
 """Values of a parameter that is looked at whole in every step."""
 _FEWEST = 64
-"""Rows of a parameter that a step looks at, where it has them: of few, single roundings stand out."""
+"""Pieces of a parameter that a step looks at, where it has them: of few, single roundings stand out."""
 
 
 class Part(NamedTuple):
@@ -63,22 +68,24 @@ class Tracked:
 
     @functools.cached_property
     def columns(self) -> int:
-        """Values that make one number of the sketch."""
-        return int(self.shape[-1]) if len(self.shape) > 1 and self.shape[-1] else 1
+        """Values that make one number of the sketch: a row, or a piece of one."""
+        row = int(self.shape[-1]) if len(self.shape) > 1 and self.shape[-1] else 1
+        return row // next(pieces for pieces in (PIECES, PIECES // 2, 2, 1) if row % pieces == 0)
 
     @functools.cached_property
     def every(self) -> int:
-        """Rows of which a step looks at one."""
-        return min(TURNS, max(self.all_rows // _FEWEST, 1)) if self.shape.numel() > _WHOLE else 1
+        """Pieces of which a step looks at one; odd, see `TURNS`."""
+        turns = min(TURNS, max(self.all_rows // _FEWEST, 1)) if self.shape.numel() > _WHOLE else 1
+        return turns - 1 + turns % 2
 
     @functools.cached_property
     def all_rows(self) -> int:
-        """Rows of the parameter."""
+        """Pieces of all rows of the parameter; "rows" below."""
         return int(self.shape.numel()) // self.columns
 
     @functools.cached_property
     def rows(self) -> int:
-        """Numbers of the sketch; the last one stays zero in a turn that has a row less."""
+        """Numbers of the sketch; the last one stays zero in a turn that has a piece less."""
         return -(-self.all_rows // self.every)
 
 

@@ -1,10 +1,10 @@
 """Every trained parameter's gradient, as its micro-batches give it, against what the optimizer finds at the update.
 
-A gradient is kept as a sketch: rows of a matrix times one vector of signs and sizes, a vector as it is. It shows a row
-that was scaled, zeroed or exchanged, and elements of a row that were exchanged. A step looks at each eighth row of a
-large matrix, at 64 rows at least, and the next step at the rows after these: so all parameters are compared in every
-step, every row in eight. Sketches add up as gradients do: over micro-batches, over ranks, and over the parts of a
-gradient that ranks share. Imports torch; knows no framework.
+A gradient is kept as a sketch: pieces of a matrix's rows, eight of a row where it can be cut so, times one vector of
+signs and sizes; a vector as it is. It shows a row that was scaled, zeroed or exchanged, and elements of a row that were
+exchanged. A step looks at each seventh piece of a large matrix, at 64 at least, and the next step at those after these:
+so all parameters are compared in every step, every piece in seven. Sketches add up as gradients do: over
+micro-batches, over ranks, and over the parts of a gradient that ranks share. Imports torch; knows no framework.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from batchbridge.kit.measuring import all_reduce_over
 
 NOISE: Mapping[torch.dtype, float] = {
     # By the type in which gradients are summed up; measured by benchmarks/gradient_noise.py.
-    torch.float64: 6e-7,  # sketches themselves are of float32
-    torch.float32: 6e-7,
-    torch.bfloat16: 4.2e-3,
+    torch.float64: 2.4e-7,  # sketches themselves are of float32
+    torch.float32: 2.4e-7,
+    torch.bfloat16: 3.4e-3,
     torch.float16: 5.4e-4,
 }
-"""The largest departure of 16 sound runs, over the root of the squared sizes of all partial sums: each addition rounds
+"""The largest departure of 48 sound runs, over the root of the squared sizes of all partial sums: each addition rounds
 by its share of the sum that it makes."""
 TIMES = 10
 """The bar over the largest noise."""
@@ -323,7 +323,8 @@ class Sketches:
 
 def _add_plain(one: Tracked, values: torch.Tensor, into: torch.Tensor) -> None:
     """Adds a whole gradient of float32."""
-    rows = values[one.window] if one.every > 1 else values
+    rows = values.reshape(-1) if one.columns == 1 else values.reshape(-1, one.columns)
+    rows = rows[one.window] if one.every > 1 else rows
     if one.plain_signs is None:
         into.add_(rows)
     else:
