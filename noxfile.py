@@ -621,9 +621,13 @@ def equivalence(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def equivalence_full(session: nox.Session) -> None:
-    """The whole matrix, and its page; by name only. EasyR1 and Open-Instruct take part where BATCHBRIDGE_EASYR1 and
-    BATCHBRIDGE_OPEN_INSTRUCT name checkouts."""
-    folder = compare(session, environments(session, "trl", "verl", "openrlhf", *checkouts()), "--all")
+    """The whole matrix, the run that learns, and their page; by name only. EasyR1 and Open-Instruct take part in the
+    matrix where BATCHBRIDGE_EASYR1 and BATCHBRIDGE_OPEN_INSTRUCT name checkouts."""
+    pythons = environments(session, "trl", "verl", "openrlhf", *checkouts())
+    folder = compare(session, pythons, "--all")
+    named = [f"--python={name}={pythons[name]}" for name in ("trl", "verl", "openrlhf")]
+    learns = ("tests/equivalence/native/real_run.py", f"{folder}/learns", "tests/equivalence/real_run.json")
+    session.run(str(ROOT / ".nox/trl/bin/python"), *learns, *named, external=True, env=ENVIRONMENT)
     written = ("docs/equivalence.md", "tests/equivalence/figures.json")
     session.run(
         str(ROOT / ".nox/trl/bin/python"), "tests/equivalence/native/report.py", folder, *written, external=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from batchbridge.playground.same_number import same_number
 from batchbridge.render.pictures import CELL, GAP, LEFT, LINE, PALE, PALETTE, Picture, plan_picture
 
 FOLDER = Path(__file__).parent / "pictures"
+REAL_RUN = Path(__file__).parents[1] / "tests" / "equivalence" / "real_run.json"
+"""Figures of the run that learns; `tests/equivalence/native/real_run.py` measured them."""
 SPEC = Spec(
     topology=Topology(world_size=2),
     rollout=Rollout(prompts_per_rollout=4, completions_per_prompt=4),
@@ -91,6 +94,32 @@ def clock_picture(plans: Mapping[str, Plan], warmup: int, rollouts: int = 4) -> 
     return picture.svg()
 
 
+def rewards_picture(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], captions: Mapping[str, str]) -> str:
+    """The mean reward of every rollout over the optimizer steps before it: a line for each run, one part of the picture
+    for each mode (by caption). Later lines are drawn thinner, so that those on top of each other are all seen."""
+    picture = Picture("The mean reward of each rollout, over optimizer steps")
+    width, height = 620, 150
+    for mode, caption in captions.items():
+        runs = curves[mode]
+        picture.heading(caption)
+        left, base = float(LEFT), picture.y + height
+        last = max(curve[-1][0] for curve in runs.values())
+        for value in (0.0, 0.5, 1.0):
+            at = base - value * height
+            picture.line([(left, at), (left + width, at)], PALE)
+            picture.text(left - 10, at + 4, f"{value:g}", size=11, anchor="end")
+        for place, (name, curve) in enumerate(runs.items()):
+            points = [(left + step / last * width, base - mean * height) for step, mean in curve]
+            picture.line(points, PALETTE[place], width=4.5 - 1.7 * place)
+            picture.box(left + 110 * place, base + 30, 18, CELL, PALETTE[place])
+            picture.text(left + 110 * place + 24, base + 30 + CELL - 3, name, size=12)
+        picture.text(left, base + 16, "0", size=11)
+        picture.text(left + width, base + 16, f"optimizer step {last}", size=11, anchor="end")
+        picture.text(8, base - height / 2, "mean reward", size=12)
+        picture.y = base + 30 + CELL + LINE + 6
+    return picture.svg()
+
+
 def _grey(share: float) -> str:
     """White for nothing, dark blue for the most."""
     start, end = (255, 255, 255), (44, 82, 130)
@@ -108,6 +137,10 @@ def pictures() -> dict[str, str]:
     }
     kinds = ("token_mean", "sequence_mean", "sequence_sum")
     return {
+        "real_run.svg": rewards_picture(
+            json.loads(REAL_RUN.read_text(encoding="utf-8"))["curves"],
+            {"enforce": "Wrapped: three frameworks", "observe": "As they are: the same numbers"},
+        ),
         "batch_size.svg": batch_picture(),
         "plan.svg": plan_picture(Plan(SPEC, 9)),
         "plan_spanning.svg": plan_picture(

@@ -302,6 +302,7 @@ def test_what_is_called_far_beyond_the_bar_is() -> None:
 FIGURES = [
     *ADAPTERS.glob("*/figures.json"),
     ROOT / "tests/equivalence/figures.json",
+    ROOT / "tests/equivalence/real_run.json",
     ROOT / "tests/kernels/figures.json",
 ]
 
@@ -335,7 +336,24 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_of_the_suite_is_that_of_its_figures(scripts: None) -> None:
     report = importlib.import_module("report")
     figures = json.loads((ROOT / "tests" / "equivalence" / "figures.json").read_text(encoding="utf-8"))
-    assert (ROOT / "docs" / "equivalence.md").read_text(encoding="utf-8") == report.page(figures)
+    learned = json.loads((ROOT / "tests" / "equivalence" / "real_run.json").read_text(encoding="utf-8"))
+    assert (ROOT / "docs" / "equivalence.md").read_text(encoding="utf-8") == report.page(figures, learned)
+
+
+def test_three_wrapped_frameworks_learn_alike_and_as_they_are_they_do_not() -> None:
+    """Rewards rise in all; wrapped, the same completions are trained until float noise turns a draw; natively never."""
+    learned = json.loads((ROOT / "tests" / "equivalence" / "real_run.json").read_text(encoding="utf-8"))
+    for runs in learned["curves"].values():
+        assert {name.partition(" ")[0] for name in runs} == {"trl", "verl", "openrlhf"}
+        for curve in runs.values():
+            assert len(curve) >= 100
+            first, last = (sum(mean for _, mean in part) / 10 for part in (curve[:10], curve[-10:]))
+            assert last > first + 0.3
+    wrapped, native = learned["pairs"]["enforce"].values(), learned["pairs"]["observe"].values()
+    assert len(wrapped) == len(native) == 3
+    assert all(pair["first"] is None or pair["first"] > 20 for pair in wrapped)
+    assert all(pair["first"] == 0 for pair in native)
+    assert min(pair["equal"] for pair in wrapped) > 2 * max(pair["equal"] for pair in native)
 
 
 def test_the_table_of_open_instruct_is_that_of_its_figures(scripts: None) -> None:

@@ -18,9 +18,9 @@ SITE = Path(__file__).parent / "_site"
 """The folder with `sitecustomize`: what reaches every process."""
 
 
-def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
+def prepare(folder: Path, *, prompts: int = 12, seed: int = 0, script: ScriptedRollouts | None = None) -> None:
     """Writes the tiny policy, its tokenizer and `prompts` prompts of the script."""
-    script = ScriptedRollouts()
+    script = script or ScriptedRollouts()
     tiny_policy(seed).save_pretrained(folder / "policy")
     tiny_tokenizer().save_pretrained(folder / "policy")
     rows = [json.dumps({"input": script.prompt(index), "label": ""}) for index in range(prompts)]

@@ -20,11 +20,13 @@ ADAMW = (f"{_OPTIM}.lr=1e-2", f"++{_OPTIM}.override_optimizer_config={{eps:{ADAM
 """Overrides that name a run's optimizer."""
 
 
-def prepare(folder: Path, *, prompts: int = 12, seed: int = 0, agent: str = AGENT) -> None:
+def prepare(
+    folder: Path, *, prompts: int = 12, seed: int = 0, agent: str = AGENT, script: ScriptedRollouts | None = None
+) -> None:
     """Writes the tiny policy, its tokenizer, `prompts` prompts of the script and the registration of the agent loop."""
     from datasets import Dataset
 
-    script = ScriptedRollouts()
+    script = script or ScriptedRollouts()
     tiny_policy(seed).save_pretrained(folder / "policy")
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"

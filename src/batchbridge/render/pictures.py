@@ -66,11 +66,11 @@ class Picture:
             ElementTree.SubElement(made, "title").text = note
         self._reach(x + width)
 
-    def line(self, points: Iterable[tuple[float, float]], colour: str = INK) -> None:
+    def line(self, points: Iterable[tuple[float, float]], colour: str = INK, width: float = 1.6) -> None:
         """A polygonal line."""
         path = list(points)
         said = {"points": " ".join(f"{x:g},{y:g}" for x, y in path), "fill": "none", "stroke": colour}
-        ElementTree.SubElement(self._root, "polyline", {**said, "stroke-width": "1.6"})
+        ElementTree.SubElement(self._root, "polyline", {**said, "stroke-width": f"{width:g}"})
         self._reach(max(x for x, _ in path))
 
     def area(self, points: Iterable[tuple[float, float]], fill: str) -> None:

@@ -6,6 +6,7 @@ that two frameworks, two world sizes and two runs see the same tokens; their len
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 WORDS = 61
 """Words in the vocabulary, after <pad>, <eos> and <unk>."""
 PAD, EOS, FIRST_WORD = 0, 1, 3
-FLAT, BINARY = "BATCHBRIDGE_FLAT", "BATCHBRIDGE_BINARY"
+FLAT, BINARY, SCRIPT = "BATCHBRIDGE_FLAT", "BATCHBRIDGE_BINARY", "BATCHBRIDGE_SCRIPT"
 """Environment variables, see `ScriptedRollouts.of_environment`."""
 _LENGTHS = (1, 2, 3, 5, 8, 12, 17, 23)
 
@@ -86,7 +87,12 @@ class ScriptedRollouts:
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> ScriptedRollouts:
         """The script that scripted engines play: `BATCHBRIDGE_FLAT`: flat prompts, between commas.
-        `BATCHBRIDGE_BINARY`: rewards are 0 or 1."""
+        `BATCHBRIDGE_BINARY`: rewards are 0 or 1. `BATCHBRIDGE_SCRIPT`: rollouts of another kind, as `module:function`
+        of a function that takes the environment."""
+        if named := environment.get(SCRIPT):
+            module, _, function = named.partition(":")
+            made: ScriptedRollouts = getattr(importlib.import_module(module), function)(environment)
+            return made
         flat = frozenset(int(prompt) for prompt in environment.get(FLAT, "").split(",") if prompt)
         return cls(flat=flat, binary=bool(environment.get(BINARY)))
 

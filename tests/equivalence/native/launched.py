@@ -13,6 +13,7 @@ from matrix import Case, Order
 
 from batchbridge import Spec, read
 from batchbridge.testing.snapshots import FOLDER
+from batchbridge.testing.tiny import ScriptedRollouts
 
 
 def spec_of(case: Case) -> Spec:
@@ -26,6 +27,23 @@ def spec_of(case: Case) -> Spec:
     )
     assert reading.spec is not None, reading.findings
     return reading.spec if case.seed is None else reading.spec.replace(**{"order.seed": case.seed})
+
+
+def policy_of(case: Case, folder: Path) -> None:
+    """Of a case whose completions are drawn: puts the policy that can be drawn from in the other's place."""
+    if case.drawn:
+        from batchbridge_on_cpu import drawn
+
+        drawn.start_policy().save_pretrained(folder)
+
+
+def script_of(case: Case) -> ScriptedRollouts | None:
+    """Of a case whose completions are drawn: its prompts' texts."""
+    if not case.drawn:
+        return None
+    from batchbridge_on_cpu import drawn
+
+    return drawn.DrawnRollouts()
 
 
 def meant(order: Order) -> Spec:
@@ -55,10 +73,11 @@ def launch(folder: Path, order: Order, command: Sequence[str], environment: Mapp
         like = ["--spec", str(meaning)]
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), "--mode", order.mode]
     through = [] if case.critic and order.mode == "observe" else [*launcher, *like, "--"]
+    places = {FOLDER: str(folder / "steps"), "BATCHBRIDGE_DRAWN": str(folder / "drawn.jsonl")}
     with (folder / "output.txt").open("w", encoding="utf-8") as output:
         ran = subprocess.run(
             [*through, *command],
-            env={**environment, **case.environment, FOLDER: str(folder / "steps"), "BATCHBRIDGE_JITTER": "0.5"},
+            env={**environment, **case.environment, **places, "BATCHBRIDGE_JITTER": "0.02" if case.drawn else "0.5"},
             cwd=folder,  # hydra leaves a folder of its own there
             stdout=output,
             stderr=subprocess.STDOUT,

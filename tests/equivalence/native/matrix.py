@@ -55,7 +55,8 @@ class Case:
     left_out: other runs that are not made, and why. flat: prompts whose completions all earn the same, for a group
     filter; rewards are then 0 or 1. images: the policy is one that reads images, and every prompt shows one or two.
     critic: a critic is trained beside the policy. own: canonical fields that no run can be told: each is told the
-    source's meaning with its own framework's in their place.
+    source's meaning with its own framework's in their place. drawn: completions are drawn from the run's own policy,
+    see `batchbridge_on_cpu.drawn`.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Case:
     images: bool = False
     critic: bool = False
     own: tuple[str, ...] = ()
+    drawn: bool = False
 
     @property
     def path(self) -> Path:
@@ -81,7 +83,9 @@ class Case:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What scripted engines are told of rewards: see `Script.of_environment`; OpenRLHF's filter asks for scores."""
+        """What scripted engines are told: see `ScriptedRollouts.of_environment`; OpenRLHF's filter asks for scores."""
+        if self.drawn:
+            return {"BATCHBRIDGE_SCRIPT": "batchbridge_on_cpu.drawn:rollouts"}
         if not self.flat:
             return {}
         flat = ",".join(map(str, self.flat))
@@ -201,6 +205,18 @@ CASES = {
     )
 }
 
+REAL = Case(
+    name="real_run",
+    source="trl_real.yaml",
+    framework="trl",
+    version="1.16.0",
+    prompts=96,
+    optimizer="adamw",
+    left_out={"verl v0": "one trainer of verl's is enough", "easyr1": "", "open_instruct": ""},
+    drawn=True,
+)
+"""The run that learns, of `real_run.py`: no case of the suite's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
@@ -218,7 +234,7 @@ class Order:
     @property
     def told(self) -> Case:
         """The case."""
-        return CASES[self.case]
+        return REAL if self.case == REAL.name else CASES[self.case]
 
     def write(self, folder: Path) -> None:
         """Leaves it for the runner."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,22 @@ def main(folder: Path) -> None:
     case = order.told
     settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8")) | FLOAT32
     made = picture_trainer if case.images else scripted_trainer
+    if case.drawn:
+        settings |= drawn_policy(folder, case.environment)
     trainer = made(folder / "out", prompts=case.prompts, **settings)
     wrap(trainer, spec_of(case), mode=order.mode, ledger=folder / "ledger")
     keep_steps(trainer, StepKeeper(folder / "steps", writes=trainer.accelerator.is_main_process))
     trainer.train()
+
+
+def drawn_policy(folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What `scripted_trainer` is given where completions are drawn from the run's own policy."""
+    from batchbridge.testing.tiny import ScriptedRollouts
+    from batchbridge_on_cpu import drawn
+
+    places = {drawn.FOLDER: str(folder / "steps"), drawn.DRAWN: str(folder / "drawn.jsonl")}
+    script = ScriptedRollouts.of_environment({**os.environ, **environment, **places})
+    return {"script": script, "policy": drawn.start_policy()}
 
 
 def picture_trainer(folder: Path, **settings: Any) -> Any:

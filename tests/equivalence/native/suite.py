@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from matrix import CASES, FORMS, INJECTED, MODES, WITHOUT_EFFECT, Case, Order
+from matrix import CASES, FORMS, INJECTED, MODES, REAL, WITHOUT_EFFECT, Case, Order
 from oracle_steps import OracleStep, between, worst
 
 VARIANTS = {"verl": ("v1", "v0")}
@@ -159,7 +159,7 @@ def orders(
     for target, native in natives.items():
         variants = [one for one in VARIANTS.get(target, ("",)) if name_of(target, one) not in case.left_out]
         for variant, mode in itertools.product(variants, modes):
-            number = list(CASES).index(case.name)
+            number = [*CASES, REAL.name].index(case.name)
             place = folder / f"{number}{target}{variant}{mode[0]}"  # short: paths of Ray's sockets end at 107 bytes
             yield (
                 name_of(target, variant),
