@@ -408,7 +408,7 @@ def ms_swift(session: nox.Session) -> None:
 
 @nox.session(python="3.11")  # as above
 def unsloth(session: nox.Session) -> None:
-    """Unsloth's own constructor and loss, on a CPU: what is read of its programs, and why its trainer is refused. By
+    """Unsloth's own constructor, loss and trainer, on a CPU: what is read of its programs, and its trainer wrapped. By
     name only. What unsloth requires for a GPU is not here."""
     requirements = [one for one in (ROOT / "constraints/unsloth.txt").read_text().splitlines() if one[:1] not in "#"]
     install(session, "unsloth", f"torch=={TORCH}", *TEST, *requirements, ON_CPU, ".")

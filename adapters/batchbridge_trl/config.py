@@ -295,8 +295,10 @@ class TrlAdapter(PackagedAdapter):
         return {key: row for key, row in super().shared_settings().items() if key in known}
 
     def owns(self, trainer: object) -> bool:
-        """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
-        return _is_a("GRPOTrainer", trainer)
+        """Whether `trainer` is a `GRPOTrainer` of TRL, of a subclass, or of Unsloth's code over it."""
+        from batchbridge_trl.forks import is_unsloths
+
+        return _is_a("GRPOTrainer", trainer) or is_unsloths(trainer)
 
     def refuses(self, trainer: object) -> Mapping[str, str]:
         """Copies and forks of `GRPOTrainer`, by name; see `forks`."""

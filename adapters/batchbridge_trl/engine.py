@@ -44,7 +44,7 @@ from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
 from batchbridge_trl.sharding import without_sync
 from batchbridge_trl.shares import StepShares
-from batchbridge_trl.watching import alone, leaf_in, quiet, rows_of, window
+from batchbridge_trl.watching import alone, quiet, rows_of, window
 
 DIVIDED_LATER = ("grpo", "sapo", "dr_grpo")
 """Loss types whose logged policy_loss is from before the division by the micro-batches."""
@@ -152,10 +152,10 @@ class Enforcer(TrlLayer):
             tap = self._watch.tap()
             with quiet(trainer), alone(trainer), window(trainer, len(CUT)):
                 for made in batches(self._watch.objective, off_policy=off_policy, device=self._accelerator.device):
-                    micro = rows_module.made_up(made)
+                    micro = rows_module.made_up(made, token=2 if self._pad_token == 1 else 1)
                     micro.most_rows = len(made.lengths)
                     self._finish(micro, len(CUT), normaliser(term))
-                    with leaf_in(trainer, self._watch.producer, tap, made, self._terms):
+                    with self._watch.leaf_in(tap, made, self._terms):
                         self._run_probe(micro)
             taps.append(tap)
         verdict(taps, term, scale=self._accelerator.num_processes, remedy=_REMEDY)
@@ -429,7 +429,7 @@ class Enforcer(TrlLayer):
         told = logged_by_all(trainer, given) if self._reads_images else contextlib.nullcontext()
         self.hold_settings()
         with self._old_logprobs_as_planned(index), seeded(trainer, drawn_by), told:
-            output = self.native["_generate_and_score_completions"](given)
+            output = self._watch.in_completions(self.native["_generate_and_score_completions"](given))
         images = taken(output, local) if self._reads_images else []
         columns = rows_module.columns_of(output, local)
         self.hold_advantages(columns["advantages"], mine.start)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from batchbridge_trl.unsloth_code import RELEASES, is_known
+
 _DERIVED = "the loss of a class that is derived from it is measured before it trains (weight_probe)"
 
 
@@ -24,15 +26,17 @@ class TrainerFork(NamedTuple):
     made: Callable[[type], bool]
 
 
+UNSLOTH = TrainerFork(
+    "unsloth",
+    "Unsloth's GRPO loss computes its gradient in the forward pass and ignores what is handed back to it "
+    '(grad_output): its trainer is wrapped, with allow=("unproven_code",), where the code that it generated is the one '
+    "that is known "
+    f"({RELEASES}), and this is not; use these releases, or train with TRL's own GRPOTrainer, in a process that does "
+    "not import unsloth",
+    lambda cls: cls.__name__.lstrip("_") == "UnslothGRPOTrainer",
+)
 FORKS = (
-    TrainerFork(
-        "unsloth",
-        "Unsloth's GRPO loss computes its gradient in the forward pass and ignores what is handed back to it "
-        "(grad_output), so that a factor on the loss changes the logged number and no gradient, and it reads "
-        "args.loss_type by itself; train with TRL's own GRPOTrainer, in a process that does not import unsloth, which "
-        "rewrites transformers' training step for all trainers",
-        lambda cls: cls.__name__.lstrip("_") == "UnslothGRPOTrainer",
-    ),
+    UNSLOTH,
     TrainerFork(
         "ms_swift",
         "ms-swift's GRPOTrainer replaces TRL's generation, scoring, micro-batches and loss by its own; those of 4.6.0 "
@@ -52,12 +56,18 @@ COPY = TrainerFork(
 )
 
 
+def is_unsloths(trainer: object) -> bool:
+    """Whether a trainer is of Unsloth's class, or of one that is derived from it."""
+    return any(map(UNSLOTH.made, type(trainer).__mro__))
+
+
 def fork_of(trainer: object) -> TrainerFork | None:
-    """The fork that made `trainer`, or None: TRL's own, one that is derived from it, or no GRPO trainer."""
+    """The fork that made `trainer` and that nobody wraps, or None: TRL's own, one that is derived from it, Unsloth's of
+    code that is known, or no GRPO trainer."""
     classes = type(trainer).__mro__
     for fork in FORKS:
         if any(fork.made(cls) for cls in classes):
-            return fork
+            return None if fork is UNSLOTH and is_known(trainer) else fork
     names = {(cls.__name__, cls.__module__.partition(".")[0]) for cls in classes}
     copied = ("Trainer", "transformers") in names and ("GRPOTrainer", "trl") not in names
     return COPY if copied and any(COPY.made(cls) for cls in classes) else None

@@ -14,8 +14,9 @@ from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, is_on, settin
 from batchbridge.kit.versions import holds
 from batchbridge_trl import ms_swift, releases, sharding
 from batchbridge_trl.configured import KNOW_THE_MODEL, model_in, scales_gradients, sharded, start_in
-from batchbridge_trl.forks import FORKS, TrainerFork, fork_of
+from batchbridge_trl.forks import FORKS, UNSLOTH, TrainerFork, fork_of, is_unsloths
 from batchbridge_trl.proven import MS_SWIFT
+from batchbridge_trl.unsloth_settings import foreseen_objections, objections
 
 
 def release_of(request: Request) -> str:
@@ -23,11 +24,16 @@ def release_of(request: Request) -> str:
     return str(request.reading.framework_version)
 
 
+def _of_unsloth(request: Request) -> bool:
+    start = start_in(request.reading)
+    return start is not None and start.replaced
+
+
 def _made_by(fork: TrainerFork) -> RefusalRow:
-    # A configuration names no class; of a script that does, `trainer` speaks, but where Unsloth certainly replaces it.
-    def foreseen(request: Request) -> bool:
-        start = start_in(request.reading)
-        return fork.name == "unsloth" and start is not None and start.replaced
+    # A configuration names no class; of a script that does, `trainer` speaks, but where Unsloth certainly replaces it:
+    # which code it then generates shows where it runs.
+    def foreseen(request: Request) -> bool | None:
+        return None if fork == UNSLOTH and _of_unsloth(request) else False
 
     def live(trainer: Any, request: Request) -> Answer:
         if fork.name != MS_SWIFT.part or fork_of(trainer) != fork:
@@ -38,6 +44,16 @@ def _made_by(fork: TrainerFork) -> RefusalRow:
 
 
 LIVE = Refusals(map(_made_by, FORKS))
+
+
+@LIVE.live(
+    "unsloth_settings",
+    "this is not proven with Unsloth's trainer",
+    foreseen=lambda request: foreseen_objections(request) if _of_unsloth(request) else False,
+    remedy="one process, text, use_vllm=false, beta=0 and a loss_type of dapo, bnpo, grpo or dr_grpo",
+)
+def _unsloth_settings(trainer: Any, request: Request) -> Answer:
+    return "; ".join(objections(trainer, request)) if is_unsloths(trainer) else False
 
 
 @LIVE.live(

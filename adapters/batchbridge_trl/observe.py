@@ -114,7 +114,7 @@ class TrlObserver(TrlLayer):
             # Micro-steps of one rollout: steps_per_generation * num_iterations.
             done = trainer.state.global_step * trainer.args.gradient_accumulation_steps
             self._rollout = done // (trainer.args.steps_per_generation * trainer.num_iterations)
-        columns = rows_module.known_columns(output)
+        columns = rows_module.known_columns(self._watch.in_completions(output))
         self.hold_advantages(columns["advantages"], first)
         rewards = self._tap.rewards[first : first + rows].tolist()
         self._facts = facts_of(columns, self._tap.completion_ids, rewards)

@@ -12,6 +12,7 @@ from batchbridge.kit.allowing import ADVANTAGES
 from batchbridge.kit.proven import overridden
 from batchbridge_trl.ms_swift import uses
 from batchbridge_trl.proven import ACCELERATOR, CODE, REWARDS, SCHEDULER
+from batchbridge_trl.unsloth_code import is_written_by_unsloth
 
 _PRODUCER = "_generate_and_score_completions"
 _BECOMES: Mapping[str, str] = {
@@ -54,7 +55,7 @@ def own_advantages(trainer: Any) -> str | None:
         method = vars(cls).get(_PRODUCER)
         if method is None:
             continue
-        if cls.__module__.startswith("trl."):
+        if cls.__module__.startswith("trl.") or is_written_by_unsloth(cls):
             return None
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(method)))

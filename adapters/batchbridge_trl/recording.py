@@ -32,6 +32,7 @@ from batchbridge.kit.workers import TrainedRow, orders_of, read_off
 from batchbridge_trl.advantages import TrlAdvantages
 from batchbridge_trl.behaviour import native_rollouts
 from batchbridge_trl.finished import newest_whole
+from batchbridge_trl.forks import is_unsloths
 from batchbridge_trl.ms_swift import is_swift
 from batchbridge_trl.reward_tap import RewardTap
 from batchbridge_trl.sharding import LONE_HEAD, has_lone_head
@@ -112,7 +113,7 @@ class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transform
 
             swift_rows.prepare(self._trainer, self._patches)
             tap = swift_rows.SwiftTap
-        self._watch = TrlStepProbe(self._trainer, self._orders.trained.objective, self._patches)
+        self._watch = probe_of(self._trainer)(self._trainer, self._orders.trained.objective, self._patches)
         self._tap = tap(self._trainer, self._patches)
         own = self._own
         # The plan's group, which the trainer has been given by now: it may be another than its configuration's.
@@ -337,6 +338,15 @@ class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transform
         self._watch.idle = False
         if isinstance(self._before, BeforeStep):
             self._before.restart()
+
+
+def probe_of(trainer: Any) -> type[TrlStepProbe]:
+    """The class that measures the steps of a trainer."""
+    if not is_unsloths(trainer):
+        return TrlStepProbe
+    from batchbridge_trl.unsloth_steps import UnslothStepProbe  # of trainers of Unsloth's alone
+
+    return UnslothStepProbe
 
 
 def _own_order(request: Request) -> Callable[[], Iterator[Sequence[int]]] | None:

@@ -34,8 +34,9 @@ COLUMNS: Mapping[str, tuple[PaddingSide, float]] = {
     "token_type_ids": ("prompt", 0),
     "mm_token_type_ids": ("prompt", 0),
 }
-DROPPED = frozenset({"num_items_in_batch"})
-"""Keys of the rollout dict that are replaced: the token count of the whole rollout."""
+DROPPED = frozenset({"num_items_in_batch", "max_left_pad"})
+"""Keys of the rollout dict that are replaced (the token count of the whole rollout), or that no loss reads (Unsloth's
+padding of its prompts)."""
 
 TensorsByName = dict[str, torch.Tensor]
 
@@ -323,13 +324,13 @@ def assemble(
     return batch
 
 
-def made_up(probe: ProbeBatch) -> TrlMicroBatch:
-    """A micro-batch for a probe of the loss, whose log-probabilities no model makes: any tokens do."""
+def made_up(probe: ProbeBatch, *, token: int = 1) -> TrlMicroBatch:
+    """A micro-batch for a probe of the loss, whose log-probabilities no model makes: any token does but the padding."""
     rows = len(probe.lengths)
     batch = TrlMicroBatch(
-        prompt_ids=torch.ones((rows, 2), dtype=torch.long, device=probe.mask.device),
+        prompt_ids=torch.full((rows, 2), token, device=probe.mask.device),
         prompt_mask=torch.ones((rows, 2), dtype=torch.long, device=probe.mask.device),
-        completion_ids=torch.ones_like(probe.mask),
+        completion_ids=torch.full_like(probe.mask, token),
         completion_mask=probe.mask.clone(),
         advantages=probe.advantages.clone(),
         importance_sampling_ratio=torch.ones_like(probe.logprobs),

@@ -82,7 +82,7 @@ RUNTIME = Runtime(
     parts=lambda trainer: (trainer, trainer.accelerator),
     uses=uses,
     refusals=REFUSALS,
-    always=[fork.name for fork in FORKS],
+    always=[*(fork.name for fork in FORKS), "unsloth_settings"],
     training=lambda trainer: is_inside(
         trainer, "train", "_inner_training_loop", of=("trl", "transformers", "accelerate")
     ),

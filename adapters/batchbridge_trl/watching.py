@@ -56,6 +56,19 @@ class TrlStepProbe(StepProbe):
         if releases.has(releases.HAS_GET_GRAD_NORM, "transformers"):
             self._native_norm = recorded(trainer, "_get_grad_norm", self._norm, why="ledger")
 
+    @property
+    def hands_back(self) -> bool:
+        """Whether the gradient of a loss's value reaches its log-probabilities, as autograd has it."""
+        return True
+
+    def in_completions(self, output: Mapping[str, Any]) -> dict[str, Any]:
+        """A rollout whose columns have the places of its completions."""
+        return dict(output)
+
+    def leaf_in(self, tap: Tap, made: ProbeBatch, terms: LossTerms) -> contextlib.AbstractContextManager[None]:
+        """The span in which a loss is probed: its log-probabilities are the probe's."""
+        return leaf_in(self._trainer, self.producer, tap, made, terms)
+
     def surrogates(self) -> dict[str, Surrogate]:
         """TRL's own, of the trainer's settings."""
         return surrogates(self._trainer)
@@ -93,7 +106,7 @@ class TrlStepProbe(StepProbe):
         terms = LossTerms(self._trainer) if self.terms is None else self.terms
         coefficient = terms.applied()  # of an adaptive bonus, which the loss moves on
         loss = self._native_loss(model, inputs, *arguments, **options)
-        if self._expected is not None:
+        if self._expected is not None and self.hands_back:
             beside = terms.value_of(self._made, self._expected.mask, coefficient)
             self._tap.returned(loss, times=terms.times, beside=beside)
         self._made = None

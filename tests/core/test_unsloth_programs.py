@@ -205,7 +205,7 @@ def test_a_renamed_setting_is_read_from_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "obstacles"),
     [
-        (HEAD, {"unsloth": True}),
+        (HEAD, {"unsloth": False}),
         (
             "if fast:\n    import unsloth\nfrom trl import GRPOConfig, GRPOTrainer\n",
             {"trainer": False, "BB-TRL-101": False},

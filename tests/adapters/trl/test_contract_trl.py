@@ -201,7 +201,8 @@ class TestTrl(AdapterContract):
     unreadable_forms = ("python",)
     refused = REFUSED_CASES
     refused_otherwise = (
-        *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel", "unsloth", "ms_swift"),
+        *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel", "ms_swift"),
+        *("unsloth", "unsloth_settings"),  # of its trainer alone: tests/adapters/unsloth
         *("data_collator", "advantages", "train_sampler", "train_dataloader", "prepare_inputs"),
         *("kl_without_reference", "kl_in_reward", "kl_estimator", "padding_free"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
