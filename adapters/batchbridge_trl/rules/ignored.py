@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import NOTE, SILENT, WRONG, Rules, says
+from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, WRONG, Rules, says
 from batchbridge_trl.meaning import CAP, MODE, UNCARRIED, loses_correction, samples_with_correction
 from batchbridge_trl.rules.facts import ALL, LOSS, POST_INIT, TrlFacts
 from batchbridge_trl.rules.fixes import setting
@@ -18,6 +18,22 @@ RULES = Rules[TrlFacts]()
 def _data_seed(facts: TrlFacts) -> str | None:
     seed = facts.native["data_seed"]
     return f"data_seed = {seed} has no effect in GRPO: seed orders the prompts" if seed is not None else None
+
+
+@RULES.add(OPEN, "BB-TRL-103", "per_gpu_train_batch_size", fixes=setting("per_gpu_train_batch_size", None))
+@says(
+    "the sampler counts with the one size, and the loader with the other",
+    "transformers 4.51.3 to 4.57.6 TrainingArguments.train_batch_size; trl 0.18.0 and 0.23.0 GRPOTrainer: read",
+    "<0.29",
+)
+def _two_micro_batches(facts: TrlFacts) -> str | None:
+    size, own = facts.native["per_gpu_train_batch_size"], facts.native["per_device_train_batch_size"]
+    if not size or size == own:
+        return None
+    return (
+        f"per_gpu_train_batch_size = {size} is the loader's micro-batch, and per_device_train_batch_size = {own} is "
+        "that of all other sizes: which ones a run then has is not known"
+    )
 
 
 @RULES.add(SILENT, "BB-TRL-073", "delta", "epsilon_high", "epsilon", fixes=setting("delta", None))
