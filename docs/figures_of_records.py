@@ -613,9 +613,8 @@ def of_page(page: str, row: str, block: str = "") -> list[str]:
 def numbers_of_readme() -> dict[str, str]:
     """The numbers of README.md's list, by name: the same in every language."""
     cases = read("tests/equivalence/figures.json")["cases"].values()
-    unwrapped = [
-        pair["first_gradient"] for case in cases for pair in case["pairs"]["observe"].values() if parted_at_once(pair)
-    ]
+    learned = read("tests/equivalence/real_run.json")["pairs"]
+    alike, natively = (learned[mode]["trl / verl"] for mode in ("enforce", "observe"))
     by = "benchmarks/strangers/measure.py --write"
     strangers = of_page("docs/evidence.md", "all, ", f"{by} newest")
     fresh = of_page("docs/evidence.md", "all, ", f"{by} raw6")
@@ -632,7 +631,8 @@ def numbers_of_readme() -> dict[str, str]:
     return {
         "runs": f"{sum(len(case['oracle']) for case in cases)}",
         "wrapped": digits(max(run["error"] for case in cases for run in case["oracle"].values())),
-        "unwrapped": f"{min(unwrapped):.2f}",
+        "alike": f"{alike['equal']:,} of {alike['drawn']:,}",
+        "alike_natively": f"{natively['equal']:,}",
         "trainers": strangers[2],
         "read": strangers[3],
         "fresh": fresh[2],
@@ -655,9 +655,9 @@ README = (
     "**Diff**: why two runs differ, the largest effect first: files, versions, frameworks, past runs.",
     "**Convert, scale**: the same run in another framework, or on other GPUs, with an account of what stays.",
     "**Doctor**: the rule behind an error text. It knows {texts} of the frameworks' own that rules quote.",
-    "**Wrap**: {runs} [runs in all five frameworks](docs/equivalence.md) keep within {wrapped} of a float64 oracle's "
-    "gradients; where unwrapped ones take other completions, they part by {unwrapped} of its norm or more. A killed "
-    "run [resumes exactly](docs/resume.md).",
+    "**Wrap**: in a [run that learns](docs/equivalence.md#a-run-that-learns) TRL and verl train {alike} completions "
+    "alike, native {alike_natively}. {runs} runs, five frameworks: {wrapped} off a float64 oracle's gradients. "
+    "Killed runs resume [exactly](docs/resume.md).",
     "**Verify**: every step against the configuration, for {least_share} to {largest_share} % of [a step's "
     "time](docs/measured.md) (0.5B model).",
     "**Guard** recipes: [CI](docs/howto/check_in_ci.md), [editors](docs/editors.md), "
@@ -677,8 +677,9 @@ README_IN_CHINESE = (
     "**转换、缩放**（convert、scale）：在另一个框架里或用另外数量的 GPU 做同样的训练，并说明保留了什么。",
     "**诊断**（doctor）：错误信息背后的规则。规则引用的框架自己的信息，"
     "它在 {texts_in_rules} 条中认识 {texts_known} 条。",
-    "**包装**（wrap）：[五个框架里的 {runs} 次训练](docs/equivalence.md)与 float64 的梯度相差不超过 {wrapped}；"
-    "未包装而取了别的 completion 的训练，相差达到其范数的 {unwrapped} 或更多。"
+    "**包装**（wrap）：在一次[真正学习的训练](docs/equivalence.md#a-run-that-learns)里，包装后的 TRL 和 verl "
+    "训练的 {drawn} 个 completion 中有 {equal} 个相同，不包装时只有 {alike_natively} 个；"
+    "五个框架里的 {runs} 次训练与 float64 的梯度相差不超过 {wrapped}。"
     "被中断的训练可以[准确恢复](docs/resume.md)。",
     "**核对**（verify）：每个训练步都与配置核对，"
     "占[一步时间](docs/measured.md)的 {least_share} 到 {largest_share} %（0.5B 模型）。",
@@ -693,6 +694,7 @@ def readme_in_chinese() -> str:
     """README.zh.md: the list of README.md."""
     numbers = numbers_of_readme()
     numbers["texts_known"], numbers["texts_in_rules"] = numbers["texts"].split(" of ")
+    numbers["equal"], numbers["drawn"] = numbers["alike"].split(" of ")
     return "\n".join(f"- {line.format_map(numbers)}" for line in README_IN_CHINESE)
 
 
