@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from batchbridge_trl.unsloth_code import RELEASES, is_known
-
 _DERIVED = "the loss of a class that is derived from it is measured before it trains (weight_probe)"
+
+RELEASES = "unsloth 2026.10.9 with unsloth_zoo 2026.10.9 over trl 1.15.0"
+"""The releases of Unsloth's whose generated code is known, see `unsloth_code`."""
 
 
 class TrainerFork(NamedTuple):
@@ -65,9 +66,10 @@ def fork_of(trainer: object) -> TrainerFork | None:
     """The fork that made `trainer` and that nobody wraps, or None: TRL's own, one that is derived from it, Unsloth's of
     code that is known, or no GRPO trainer."""
     classes = type(trainer).__mro__
-    for fork in FORKS:
-        if any(fork.made(cls) for cls in classes):
-            return None if fork is UNSLOTH and is_known(trainer) else fork
+    if fork := next((fork for fork in FORKS if any(fork.made(cls) for cls in classes)), None):
+        from batchbridge_trl.unsloth_code import is_known
+
+        return None if fork is UNSLOTH and is_known(trainer) else fork
     names = {(cls.__name__, cls.__module__.partition(".")[0]) for cls in classes}
     copied = ("Trainer", "transformers") in names and ("GRPOTrainer", "trl") not in names
     return COPY if copied and any(COPY.made(cls) for cls in classes) else None

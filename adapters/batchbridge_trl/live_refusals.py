@@ -12,11 +12,10 @@ from batchbridge.kit.allowing import GRADIENT_TRANSFORM
 from batchbridge.kit.proven import UNPROVEN
 from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, is_on, setting
 from batchbridge.kit.versions import holds
-from batchbridge_trl import ms_swift, releases, sharding
+from batchbridge_trl import releases, sharding
 from batchbridge_trl.configured import KNOW_THE_MODEL, model_in, scales_gradients, sharded, start_in
 from batchbridge_trl.forks import FORKS, UNSLOTH, TrainerFork, fork_of, is_unsloths
 from batchbridge_trl.proven import MS_SWIFT
-from batchbridge_trl.unsloth_settings import foreseen_objections, objections
 
 
 def release_of(request: Request) -> str:
@@ -38,6 +37,8 @@ def _made_by(fork: TrainerFork) -> RefusalRow:
     def live(trainer: Any, request: Request) -> Answer:
         if fork.name != MS_SWIFT.part or fork_of(trainer) != fork:
             return fork_of(trainer) == fork
+        from batchbridge_trl import ms_swift
+
         return ms_swift.unknown(trainer) or ms_swift.objection(trainer, request) or False
 
     return RefusalRow(fork.name, fork.reason, foreseen, live)
@@ -46,14 +47,26 @@ def _made_by(fork: TrainerFork) -> RefusalRow:
 LIVE = Refusals(map(_made_by, FORKS))
 
 
+def _foreseen_of_unsloth(request: Request) -> bool | None:
+    if not _of_unsloth(request):
+        return False
+    from batchbridge_trl.unsloth_settings import foreseen_objections
+
+    return foreseen_objections(request)
+
+
 @LIVE.live(
     "unsloth_settings",
     "this is not proven with Unsloth's trainer",
-    foreseen=lambda request: foreseen_objections(request) if _of_unsloth(request) else False,
+    foreseen=_foreseen_of_unsloth,
     remedy="one process, text, use_vllm=false, beta=0 and a loss_type of dapo, bnpo, grpo or dr_grpo",
 )
 def _unsloth_settings(trainer: Any, request: Request) -> Answer:
-    return "; ".join(objections(trainer, request)) if is_unsloths(trainer) else False
+    if not is_unsloths(trainer):
+        return False
+    from batchbridge_trl.unsloth_settings import objections
+
+    return "; ".join(objections(trainer, request))
 
 
 @LIVE.live(
@@ -62,7 +75,9 @@ def _unsloth_settings(trainer: Any, request: Request) -> Answer:
     "default passes each row on unchanged. Change the rows in the dataset instead (map, with_transform)",
 )
 def _data_collator(trainer: Any, request: Request) -> bool:
-    if ms_swift.is_swift(trainer):  # whose own passes rows on as well
+    from batchbridge_trl.ms_swift import is_swift
+
+    if is_swift(trainer):  # whose own passes rows on as well
         return getattr(trainer.data_collator, "__name__", "") != "identity_data_collator"
     return not trainer.data_collator.__module__.startswith("trl.")
 

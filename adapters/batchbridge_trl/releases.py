@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from batchbridge.kit.versions import version as installed_version
 from batchbridge_trl.meaning import loss_types
-from batchbridge_trl.ms_swift import LACKS, is_swift
 from batchbridge_trl.settings import holds
 
 
@@ -78,6 +77,8 @@ def lacks(attribute: str, release: str | None = None) -> bool:
 def value(target: Any, attribute: str) -> Any:
     """An attribute of `NEW_ATTRIBUTES`. Raises `AttributeError` where the release should have it, and has not."""
     hasattr(target, attribute)  # asked first: `foretold` learns here that the trainer is looked at
+    from batchbridge_trl.ms_swift import LACKS, is_swift
+
     if lacks(attribute) or (attribute in LACKS and is_swift(target) and not hasattr(target, attribute)):
         return NEW_ATTRIBUTES[attribute][1]
     return getattr(target, attribute)

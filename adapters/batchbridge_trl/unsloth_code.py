@@ -18,8 +18,6 @@ from typing import Any
 
 from batchbridge.kit.fingerprints import digests
 
-RELEASES = "unsloth 2026.10.9 with unsloth_zoo 2026.10.9 over trl 1.15.0"
-"""The releases whose generated code is known."""
 _CLASS = "_UnslothGRPOTrainer"
 """The class that Unsloth writes over the text of TRL's."""
 LOSS = "UnslothEfficientGRPO"

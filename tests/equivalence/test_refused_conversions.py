@@ -53,7 +53,7 @@ def test_the_page_names_who_did_not_run_and_why(importable: None) -> None:
         "amplification": 1.0,
     }
     on = {"commit": "0123456789ab", "date": "2026-01-01"}
-    lines = report.page({"measured_on": on, "cases": {"sequence_mean_two_passes": result}}).splitlines()
+    lines = report.of_cases({"measured_on": on, "cases": {"sequence_mean_two_passes": result}}).splitlines()
     assert "Measured on commit `0123456789ab`, 2026-01-01." in lines
     assert "Not run: easyr1, which cannot say objective.entropy_coefficient (another exploration bonus)." in lines
 

@@ -244,7 +244,7 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
     if source.loose:
         reading = dataclasses.replace(reading, loose=(*reading.loose, *source.loose))
     if source.record is not None and source.record.partial:
-        reading = dataclasses.replace(reading, loose=(*reading.loose, "the rest of the run's configuration"))
+        reading = dataclasses.replace(reading, loose=(*reading.loose, _REST))
     findings += _placeholders(source, reading)
     if reading.dataset_size is None:
         reading = dataclasses.replace(reading, dataset_size=context.dataset_size)
@@ -281,7 +281,7 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
             failures.append(_failure("BB035", f"{who}: hook batchbridge_check failed: {error}"))
     found = [_open_if_guessed(finding, reading.guessed) for finding in found]
     if reading.loose:
-        found = [_open_to(finding, reading.loose, adapter.undeclared) for finding in found]
+        found = [_open_to(finding, reading, adapter.undeclared) for finding in found]
     if reading.copy is not None:
         found = [finding if finding in own else reading.copy.opened(finding) for finding in found]
     if (condition := reading.condition) is not None:
@@ -301,13 +301,19 @@ def _open_if_guessed(finding: Finding, guessed: tuple[Where, ...]) -> Finding:
     return dataclasses.replace(finding, message=f"with a guess, {guess}: {finding.message}", undecided=True)
 
 
-def _open_to(finding: Finding, loose: tuple[str, ...], undeclared: Collection[str]) -> Finding:
+_REST = "the rest of the run's configuration"
+"""What a record leaves out that says some of a run's settings."""
+
+
+def _open_to(finding: Finding, reading: Reading, undeclared: Collection[str]) -> Finding:
     """`finding`, which is not an error yet where words that are not known may say its settings otherwise; a key that is
-    not declared stays one."""
-    about = any(where.key for where in finding.where) and finding.code not in undeclared
-    if not about or finding.severity != "error" or finding.undecided:
+    not declared stays one, and so does what a record of a run says itself."""
+    keys = {where.key for where in finding.where if where.key}
+    about = bool(keys) and finding.code not in undeclared
+    recorded = reading.loose == (_REST,) and keys <= reading.given.keys()
+    if not about or recorded or finding.severity != "error" or finding.undecided:
         return finding
-    message = f"unless {', '.join(loose[:2])} says otherwise: {finding.message}"
+    message = f"unless {', '.join(reading.loose[:2])} says otherwise: {finding.message}"
     return dataclasses.replace(finding, message=message, undecided=True)
 
 
