@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the module beside it, wherever pytest was started
 
 import areals_code
 from areals_code import StandIn, module
