@@ -30,6 +30,9 @@ from batchbridge_verl.run import (
 )
 from batchbridge_verl.settings import ACTOR, ALONE, OF_COPIES, PARALLEL, ROLLOUT, holds
 
+RESAMPLED = "algorithm.use_pf_ppo"
+RESAMPLING = f"rollout: {RESAMPLED} true"
+"""The key by which a rollout's completions are drawn again, with weights of their scores."""
 _OPTIM = f"{ACTOR}optim."
 _ESTIMATOR, _MODE = "algorithm.adv_estimator", f"{ACTOR}policy_loss.loss_mode"
 
@@ -85,6 +88,8 @@ def meaning(run: VerlRun) -> dict[str, FieldValue] | None:
     }
     if estimator.open_term:
         values["open_terms"] = FieldValue((estimator.open_term,), said_by)
+    elif run[_ESTIMATOR] == "gae" and run[RESAMPLED]:  # source: ray_trainer.compute_advantage, in that branch alone
+        values["open_terms"] = FieldValue((RESAMPLING,), RESAMPLED, None, (_ESTIMATOR,))
     return values | parts | sizes(run)
 
 

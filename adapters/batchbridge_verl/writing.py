@@ -13,7 +13,7 @@ from batchbridge.kit.writing import Problems, nodes_and_gpus
 from batchbridge_verl import distillation, terms
 from batchbridge_verl import settings as tables
 from batchbridge_verl.critic import write_critic
-from batchbridge_verl.meaning import KL_KEYS
+from batchbridge_verl.meaning import KL_KEYS, RESAMPLED, RESAMPLING
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
@@ -238,6 +238,8 @@ def _write_loss(spec: Spec, to: WritingTarget, values: dict[str, Any], problems:
             values["trainer.use_v1"] = False
         if names[0].endswith("optimal_token_baseline"):
             values[tables.SQUARES] = True
+        if RESAMPLING in spec.open_terms:
+            values[RESAMPLED] = True
 
 
 def _advantages_near(advantage: Advantage) -> Iterator[dict[str, Any]]:

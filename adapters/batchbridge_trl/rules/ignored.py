@@ -23,7 +23,7 @@ def _data_seed(facts: TrlFacts) -> str | None:
 @RULES.add(OPEN, "BB-TRL-103", "per_gpu_train_batch_size", fixes=setting("per_gpu_train_batch_size", None))
 @says(
     "the sampler counts with the one size, and the loader with the other",
-    "transformers 4.51.3 to 4.57.6 TrainingArguments.train_batch_size; trl 0.18.0 and 0.23.0 GRPOTrainer: read",
+    "transformers 4.52.3 TrainingArguments.train_batch_size; trl 0.18.0 and 0.23.0 GRPOTrainer: read",
     "<0.29",
 )
 def _two_micro_batches(facts: TrlFacts) -> str | None:
@@ -34,6 +34,18 @@ def _two_micro_batches(facts: TrlFacts) -> str | None:
         f"per_gpu_train_batch_size = {size} is the loader's micro-batch, and per_device_train_batch_size = {own} is "
         "that of all other sizes: which ones a run then has is not known"
     )
+
+
+@RULES.add(OPEN, "BB-TRL-104", "adafactor", "optim", fixes=setting("adafactor", False))
+@says(
+    "the optimizer is Adafactor, whatever optim says",
+    "transformers 4.52.3 TrainingArguments.__post_init__: read",
+    "<0.29",
+)
+def _adafactor(facts: TrlFacts) -> str | None:
+    if not facts.native["adafactor"] or facts.native["optim"] == "adafactor":
+        return None
+    return f"adafactor = true is transformers' old name of optim = adafactor, and optim = {facts.native['optim']}"
 
 
 @RULES.add(SILENT, "BB-TRL-073", "delta", "epsilon_high", "epsilon", fixes=setting("delta", None))

@@ -302,7 +302,7 @@ def _open_if_guessed(finding: Finding, guessed: tuple[Where, ...]) -> Finding:
 
 
 _REST = "the rest of the run's configuration"
-"""What a record leaves out that says some of a run's settings."""
+"""The name of what a record leaves out that says some of a run's settings."""
 
 
 def _open_to(finding: Finding, reading: Reading, undeclared: Collection[str]) -> Finding:

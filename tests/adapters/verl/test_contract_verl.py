@@ -8,6 +8,7 @@ from batchbridge.contract.reading import Context, Source
 from batchbridge.meaning.spec import (
     Advantage,
     Carried,
+    Critic,
     Horizon,
     Loss,
     LossTerm,
@@ -179,6 +180,33 @@ class TestVerl(AdapterContract):
         (
             {"data.train_batch_size": 512, f"{ACTOR}ppo_mini_batch_size": None},
             {"rollout.prompts_per_rollout": 512, "optimizer_step.completions_per_step": 1024},
+        ),
+        (
+            {
+                "algorithm.adv_estimator": "gae",
+                "critic.ppo_micro_batch_size_per_gpu": 4,
+                "algorithm.use_pf_ppo": True,
+            },
+            {
+                "advantage.baseline": "value",
+                "advantage.scale": "batch",
+                "advantage.epsilon": None,
+                "critic": Critic(
+                    completions_per_step=64,
+                    aggregation="token_mean",
+                    passes_per_rollout=1,
+                    rollout_shuffle="none",
+                    warmup_rollouts=0,
+                    denominator_scope="optimizer_step",
+                    count_empty=True,
+                    value_clip=0.5,
+                    gamma=1.0,
+                    gae_lambda=1.0,
+                    learning_rate=1e-5,
+                    max_gradient_norm=1.0,
+                ),
+                "open_terms": ("rollout: algorithm.use_pf_ppo true",),
+            },
         ),
     )
     excused: ClassVar = {
