@@ -197,6 +197,8 @@ BROKEN_EARLIER = {
     ("BB-TRL-078", "1.8.0"): ({"mask_truncated_completions": True, "loss_type": "dapo"}, 1, "1.9.0"),
     ("BB-TRL-079", "1.8.0"): ({"auto_find_batch_size": True}, 1, "1.9.0"),
     ("BB-TRL-080", "0.26.0"): ({"max_prompt_length": 512}, 1, "0.25.1"),
+    ("BB-TRL-103", "0.28.0"): ({"per_gpu_train_batch_size": 4}, 1, None),
+    ("BB-TRL-104", "0.28.0"): ({"adafactor": True}, 1, None),
 }
 
 
@@ -215,6 +217,13 @@ def test_the_rule_of_earlier_versions_fires_there(code, version):
 def test_the_rule_of_earlier_versions_does_not_fire_in_the_nearest_other_release(code, version):
     values, world, elsewhere = BROKEN_EARLIER[code, version]
     assert code not in codes(old(values, elsewhere), world=world, version=elsewhere)
+
+
+@pytest.mark.parametrize(
+    "values", [{"per_gpu_train_batch_size": 8}, {"adafactor": True, "optim": "adafactor"}, {"adafactor": False}]
+)
+def test_an_old_name_that_says_the_same_is_no_finding(values):
+    assert codes(old(values, "0.28.0"), version="0.28.0") == codes(old({}, "0.28.0"), version="0.28.0")
 
 
 def test_the_reported_error_of_0_15_is_cited_with_its_numbers():
