@@ -37,7 +37,7 @@ def policy_of(case: Case, folder: Path) -> None:
         drawn.start_policy().save_pretrained(folder)
 
 
-def script_of(case: Case) -> ScriptedRollouts | None:
+def drawn_script(case: Case) -> ScriptedRollouts | None:
     """Of a case whose completions are drawn: its prompts' texts."""
     if not case.drawn:
         return None

@@ -212,7 +212,7 @@ REAL = Case(
     version="1.16.0",
     prompts=96,
     optimizer="adamw",
-    left_out={"verl v0": "one trainer of verl's is enough", "easyr1": "", "open_instruct": ""},
+    left_out={"verl v0": "one trainer of verl's is enough"},
     drawn=True,
 )
 """The run that learns, of `real_run.py`: no case of the suite's."""

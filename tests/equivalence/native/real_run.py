@@ -24,9 +24,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from matrix import MODES, REAL
 from suite import apart, converted, orders, run, version_of
 
-ROLLOUT = 16 * 8
-"""Completions of a rollout that means what the source means."""
-
 
 def drawn_of(place: Path) -> list[dict[str, Any]]:
     """The completions of a finished run, in the order in which they were drawn."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launched import launch, policy_of, script_of, words_of
+from launched import launch, policy_of, drawn_script, words_of
 from matrix import Order
 
 from batchbridge_on_cpu.openrlhf import scripted
@@ -16,7 +16,7 @@ from batchbridge_on_cpu.openrlhf import scripted
 def main(folder: Path) -> int:
     order = Order.read(folder)
     case = order.told
-    scripted.prepare(folder, prompts=case.prompts, script=script_of(case))
+    scripted.prepare(folder, prompts=case.prompts, script=drawn_script(case))
     policy_of(case, folder / "policy")
     native = words_of(Path(order.native))
     options = scripted.options(folder, case.ranks) | (critic(folder, case.ranks) if case.critic else {})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launched import launch, policy_of, script_of, words_of
+from launched import launch, policy_of, drawn_script, words_of
 from matrix import Order
 
 from batchbridge_on_cpu.verl import scripted
@@ -21,7 +21,7 @@ MACHINE = ("actor_rollout_ref.rollout.name", *PRECISION)
 
 def main(folder: Path) -> int:
     order = Order.read(folder)
-    scripted.prepare(folder, prompts=order.told.prompts, script=script_of(order.told))
+    scripted.prepare(folder, prompts=order.told.prompts, script=drawn_script(order.told))
     policy_of(order.told, folder / "policy")
     native = [word for word in words_of(Path(order.native)) if not belongs(key_of(word), MACHINE)]
     own = scripted.overrides(folder, order.told.ranks, optimizer=())  # the configuration names its optimizer
