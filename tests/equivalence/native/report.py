@@ -60,9 +60,10 @@ LEARNS = """\
 The cases above play a script, so that they can be compared to the last digit. Here a policy learns: it adds two digits
 right about every other time, and GRPO trains it with a reward that is checked, 1 for the right sum and 0 for anything
 else. Completions are drawn from the run's own policy, by one generator that every framework asks
-(`tests/on_cpu/batchbridge_on_cpu/drawn.py`): the same parameters say the same tokens. The policy has two layers of
-width 32, and has learned beforehand, for seconds, from a teacher who is right half of the time: a package registry
-ships no model and no data set that a processor could train for so many steps.
+(`tests/on_cpu/batchbridge_on_cpu/drawn.py`): the same parameters say the same tokens. It reads the parameters that the
+last optimizer step left, so how a framework sends weights to its engine is not compared. The policy has
+two layers of width 32, and has learned beforehand, for seconds, from a teacher who is right half of the time: a package
+registry ships no model and no data set that a processor could train for so many steps.
 
 ![Mean rewards of three wrapped runs on top of each other, and of the same three as they are](pictures/real_run.svg)
 

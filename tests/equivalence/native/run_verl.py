@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launched import launch, policy_of, drawn_script, words_of
+from launched import drawn_script, launch, policy_of, words_of
 from matrix import Order
 
 from batchbridge_on_cpu.verl import scripted
