@@ -6,7 +6,8 @@ FOLDER has a checkout of each repository that the labels name, as FOLDER/OWNER+N
 is checked from the root of its repository, in a process of its own, as a user would, by the BatchBridge that this
 Python imports. Where a file leaves something open that its user knows (devices), it is checked again with that answer.
 Nothing of the repositories runs, and nothing of this runs in CI. --answers keeps what was said, --again judges what was
-kept. --write puts the table at one of the places in docs/evidence.md. The exit code is 1 if the bar is not met.
+kept. --write puts the table at one of the places in docs/evidence.md, at the place "followed" the one of what `run` and
+`wrap` would follow. The exit code is 1 if the bar is not met.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ import batchbridge
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "evidence.md"
+FOLLOWED = "followed"
+"""The place of the table of what `run` and `wrap` would follow."""
 SHARE_READ = 0.85
 """Of the reinforcement-learning trainers, at least."""
 SECONDS = 10.0
@@ -41,6 +44,8 @@ MARKED = re.compile(
     r"\bwould\b|\bif it builds\b|, and right if\b|counts? otherwise|\bon [\d,]+ devices?:|differs? here|not decided"
 )
 """Words that say that a line's numbers hold under a condition."""
+FEW = 2
+"""Trainers; an obstacle of no more is left out of the table."""
 OPEN_CODES = ("BB010", "BB011", "BB012", "BB013", "BB014", "BB015")
 """Of findings that say what reading could not decide."""
 RELATIVES = {"open_r1": {"open_r1", "trl"}, "trl": {"trl", "open_r1"}, "ms_swift": {"ms_swift", "trl"}}
@@ -254,6 +259,38 @@ def table(rows: list[Judged]) -> list[str]:
     return lines
 
 
+def followed(said: dict[str, list[Said]], truth: dict[str, Any]) -> list[str]:
+    """What `check` says that `run` and `wrap` would do with each trainer, and the obstacles, most frequent first."""
+    counted: dict[str, Counter[str]] = {}
+    obstacles: dict[str, Counter[str]] = {}
+    certain: Counter[str] = Counter()
+    for name, file in files_of(truth):
+        answers_here = said.get(f"{name}/{file['path']}")
+        if not answers_here or file["trains"] != "rl":
+            continue
+        # The answer that has what the user knows; of an obstacle that stands there twice, one.
+        found = answers_here[-1].result.get("enforcement") or {"verdict": "unknown", "obstacles": []}
+        framework = file["framework"]
+        counted.setdefault(framework, Counter())[found["verdict"]] += 1
+        named = {one["name"]: one["certain"] for one in found["obstacles"]}
+        for obstacle, sure in named.items():
+            obstacles.setdefault(obstacle, Counter())[framework] += 1
+            certain[obstacle] += sure
+    verdicts = ("enforced", "with_allow", "unknown", "refused")
+    heads = "framework | trainers | enforced | with `allow` | the trainer decides | refused"
+    lines = [f"| {heads} |", "|---" * 6 + "|"]
+    rows = [(group, counted[group]) for group in sorted(counted)]
+    for group, states in [*rows, ("all", sum((states for _, states in rows), Counter()))]:
+        cells = (group, states.total(), *(states[state] for state in verdicts))
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    lines += ["", "| obstacle | trainers | of them certain | frameworks |", "|---" * 4 + "|"]
+    for obstacle, where in sorted(obstacles.items(), key=lambda one: (-one[1].total(), one[0])):
+        if where.total() > FEW:
+            frameworks = ", ".join(f"{framework} {number}" for framework, number in sorted(where.items()))
+            lines.append(f"| `{obstacle}` | {where.total()} | {certain[obstacle]} | {frameworks} |")
+    return lines
+
+
 def per_repository(rows: list[Judged]) -> dict[str, float]:
     """Processor seconds that the files of each repository take."""
     taken: dict[str, float] = {}
@@ -340,7 +377,8 @@ def main() -> int:
     print(f"{absent} labelled files were not asked about" if absent else "every labelled file was asked about")
     print(f"not met: {', '.join(unmet)}" if unmet else "the bar is met")
     if options.write:
-        stated(options.write, kept["commit"], kept["day"], lines)
+        written = followed(said, truth) if options.write == FOLLOWED else lines
+        stated(options.write, kept["commit"], kept["day"], written)
     return 1 if unmet else 0
 
 

@@ -132,6 +132,31 @@ def test_what_is_asked_once_more_counts(measure: Any) -> None:
     assert measure.judged("a/b", LABEL, said).state == "read"
 
 
+def test_what_would_be_followed_is_counted_once_for_each_trainer(measure: Any) -> None:
+    files = [{**LABEL, "path": name} for name in ("a.sh", "b.sh", "c.sh", "absent.sh")]
+    truth = {"repositories": {"a/b": {"files": [*files, {"path": "x.yaml", "trains": "other"}]}}}
+    twice = [
+        {"name": "version", "certain": True},
+        {"name": "version", "certain": True},
+        {"name": "seldom", "certain": 1},
+    ]
+    asked = [("unknown", []), ("refused", twice)]  # the answer that has what the user knows is the last
+    said = {"a/b/a.sh": [], "a/b/x.yaml": []}
+    for name in ("a.sh", "b.sh", "c.sh"):
+        said[f"a/b/{name}"] = [
+            measure.Said("", {"enforcement": {"verdict": verdict, "obstacles": [*obstacles]}}, 0, 0.1)
+            for verdict, obstacles in asked
+        ]
+    said["a/b/c.sh"].append(measure.Said("", {}, 4, 0.1))  # nothing could be said of it
+    said["a/b/b.sh"][-1].result["enforcement"]["obstacles"].append({"name": "fp16", "certain": False})
+    lines = measure.followed(said, truth)
+    assert "| verl | 3 | 0 | 0 | 1 | 2 |" in lines
+    assert "| all | 3 | 0 | 0 | 1 | 2 |" in lines
+    assert not any("seldom" in line or "version" in line for line in lines), "two have them, and few are left out"
+    said["a/b/c.sh"] = said["a/b/b.sh"]
+    assert "| `version` | 3 | 3 | verl 3 |" in measure.followed(said, truth)
+
+
 @pytest.mark.parametrize("name", ["truth.yaml", "fresh.yaml", "fresh2.yaml", "fresh3.yaml"])
 def test_labels_are_facts(name: str) -> None:
     labels = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
