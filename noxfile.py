@@ -290,7 +290,7 @@ def from_npm(session: nox.Session) -> str:
 
 @nox.session
 def plugins(session: nox.Session) -> None:
-    """The distributions of `plugins/`, each alone on the public contract: NeMo-RL, SkyRL, slime, AReaL, prime-rl."""
+    """The distributions of `plugins/`, each alone on the public contract."""
     install(session, "core", *TEST, ".")
     session.install(
         "-q", "--no-deps", *(f"./{path.relative_to(ROOT)}" for path in sorted((ROOT / "plugins").glob("*/")))
@@ -404,6 +404,15 @@ def ms_swift(session: nox.Session) -> None:
     install(session, "ms_swift", f"torch=={TORCH}", *TEST, "pytest-xdist", *beside, ON_CPU, ".")
     session.install("-q", "--no-deps", "ms-swift==4.6.0")
     pytest(session, "-n", "2", *native("adapters/ms_swift"), "-W", "ignore")
+
+
+@nox.session(python="3.11")  # as above
+def tinker(session: nox.Session) -> None:
+    """The training loop that `convert --to tinker` writes, with the SDK's own types, against a stand-in of the service
+    on a CPU. By name only."""
+    install(session, "tinker", f"torch=={TORCH}", "tinker==0.38.0", *TEST, ON_CPU, ".")
+    session.install("-q", "--no-deps", "./plugins/batchbridge_tinker")
+    pytest(session, *native("adapters/tinker"))
 
 
 @nox.session(python="3.11")  # as above

@@ -17,7 +17,14 @@ from batchbridge.rules import core_rules
 
 ROOT = Path(__file__).parents[2]
 PREFIXES = {"trl": "TRL", "verl": "VERL", "easyr1": "EZR1", "openrlhf": "ORL", "open_instruct": "OI"}
-PLUGINS = {"areal": "AREAL", "nemo_rl": "NEMO", "prime_rl": "PRIME", "skyrl": "SKYRL", "slime": "SLIME"}
+PLUGINS = {
+    "areal": "AREAL",
+    "nemo_rl": "NEMO",
+    "prime_rl": "PRIME",
+    "skyrl": "SKYRL",
+    "slime": "SLIME",
+    "tinker": "TINKER",
+}
 
 
 def named_in(folder: Path, prefix: str) -> set[str]:
@@ -65,7 +72,7 @@ def test_every_code_of_a_plugin_has_a_title(framework: str) -> None:
     package = Path("plugins", f"batchbridge_{framework}", "src", f"batchbridge_{framework}")
     said = json.loads((ROOT / package / "titles.json").read_text("utf-8"))
     titles = {code: RuleTitle(*words) for code, words in said.items()}
-    assert len(titles) > 20
+    assert len(titles) > (20 if framework != "tinker" else 7)  # a loop's settings have few rules
     assert list(wrong(titles, named_in(package, PLUGINS[framework]))) == []
 
 
