@@ -88,7 +88,7 @@ def main(folder: Path, ranks: list[int], seed: int, *, synced: bool) -> None:
     warnings.simplefilter("default")
     more = (SYNCED if synced else {}) | (DESCENT if len(ranks) > 1 else {})
     first = time.monotonic()
-    assert ended(started(folder / "whole", ranks[0], more), 120, 0) == [0] * ranks[0]
+    assert ended(started(folder / "whole", ranks[0], more), 600, 0) == [0] * ranks[0]
     takes, drawn, starts, failed, used = time.monotonic() - first, random.Random(seed), 0, [], []
     while starts < MOST_STARTS:
         number = ranks[starts % len(ranks)]
