@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge import Finding, Source, Where
-from batchbridge.kit import near_file
-from batchbridge_trl.recipe import LEVELS, programs_near
+from batchbridge.kit import folders_above, near_file, root_of
+from batchbridge_trl.recipe import programs_near
 
 if TYPE_CHECKING:
     from batchbridge.kit import BuiltTrainer
@@ -72,9 +72,7 @@ def own_program(source: Source) -> OwnProgram | None:
 def reader_of(recipe: Path) -> str | None:
     """The program of the repository that names the recipe and hands it to no parser of TRL's: what it does with a
     setting is its own affair. None: none is found among the first `MOST_LOOKED_INTO` programs."""
-    root = next(
-        (one for one in recipe.resolve().parents[:LEVELS] if any((one / mark).exists() for mark in _ROOTS)), None
-    )
+    root = next((one for one in folders_above(recipe) if any((one / mark).exists() for mark in _ROOTS)), None)
     for file in itertools.islice(_programs_below(root), MOST_LOOKED_INTO) if root is not None else ():
         try:
             text = file.read_bytes()
@@ -114,10 +112,8 @@ def _declared(file: Path, names: Iterable[str]) -> dict[str, DeclaredSetting]:
 
 def _root(file: Path) -> Path:
     """The folder that a program's modules are imported from: its package's, or its repository's."""
-    folders = file.resolve().parents[:LEVELS]
-    whole = next((folder for folder in folders if (folder / ".git").exists()), None)
-    inside = next((folder for folder in folders if not (folder / "__init__.py").exists()), folders[0])
-    return whole or inside
+    inside = (folder for folder in folders_above(file) if not (folder / "__init__.py").exists())
+    return root_of(file) or next(inside, file.resolve().parent)
 
 
 def _place(file: Path) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import load_source, near_file
+from batchbridge.kit import folders_above, load_source, near_file
 from batchbridge_trl import OF_SFT
 
 KEY = "config"
@@ -22,19 +22,15 @@ _OF_GRPO = frozenset(
         *("max_completion_length", "reward_funcs", "reward_weights", "epsilon", "use_vllm"),
     }
 )
-LEVELS = 8
-"""Folders that are searched for the program of a recipe: its own, and those above it, to the root of its repository."""
 PLACES = ("src/open_r1/grpo.py", "open_r1/grpo.py", "src/*/grpo.py")
 """Places of a recipe's program: Open-R1's own, and that of what was made of it."""
 
 
 def programs_near(recipe: Path) -> Iterator[Path]:
     """The files that stand where the program of a recipe does, from the recipe's folder upwards."""
-    for folder in recipe.resolve().parents[:LEVELS]:
+    for folder in folders_above(recipe):
         for place in PLACES:
             yield from sorted(folder.glob(place))
-        if (folder / ".git").exists():
-            return
 
 
 def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:

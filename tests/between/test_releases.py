@@ -131,6 +131,17 @@ def test_what_is_no_exact_pin_decides_nothing(recipe: Path, file: str, text: str
     assert pinned(recipe, "trl") is None
 
 
+def test_a_pin_above_the_repository_is_another_ones(recipe: Path) -> None:
+    mine = Path("mine")
+    (mine / ".git").mkdir(parents=True)
+    Path("requirements.txt").write_text("trl==0.18.0\n")
+    inside = mine / "recipe.yaml"
+    inside.write_text(recipe.read_text())
+    assert pinned(inside, "trl") is None
+    (mine / ".git").rmdir()
+    assert pinned(inside, "trl") == ("0.18.0", "requirements.txt:1")
+
+
 @pytest.mark.parametrize(
     ("said", "version"), [("0.8.0\n", "0.8.0"), ("0.10.0.dev\n", None), ("0.8.0.dev0", None), ("main", None)]
 )

@@ -69,6 +69,8 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.reading.arguments import parse_arguments as parse_arguments
     from batchbridge.reading.arguments import parse_scalar as parse_scalar
     from batchbridge.reading.arguments import set_on_top as set_on_top
+    from batchbridge.reading.documents import folders_above as folders_above
+    from batchbridge.reading.documents import root_of as root_of
     from batchbridge.reading.files import load_source as load_source
     from batchbridge.reading.files import near_file as near_file
     from batchbridge.reading.launchers import launched_world_size as launched_world_size

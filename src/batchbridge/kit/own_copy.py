@@ -17,9 +17,8 @@ from typing import Any
 from batchbridge.contract.own_copy import OwnCopy as OwnCopy
 from batchbridge.contract.reading import Source
 from batchbridge.frozen import dataclass
+from batchbridge.reading.documents import folders_above, is_root
 
-LEVELS = 8
-"""Folders that are searched: the script's, and those above it, to the root of its repository."""
 _NAMED_IN_SCRIPT = re.compile(
     r"""PYTHONPATH=([^\s;]+)|pip3?\s+install\s+(?:[^\s;&|]+\s+)*?(?:-e|--editable)\s+([^\s;&|]+)"""
     r"""|^\s*cd\s+([^\s;&|]+)""",
@@ -67,17 +66,15 @@ def folder_of_copy(source: Source, facts: CopyFacts) -> Path | None:
 
 
 def _candidates(script: Path, facts: CopyFacts) -> Iterator[Path]:
-    parents = script.resolve().parents[:LEVELS]
     named = list(_named_folders(script))
-    for folder in parents:
+    for folder in folders_above(script):
         yield from (folder / name / facts.package for name in named)
         if folder.name == facts.package:
             yield folder
         yield from (folder / place.format(facts.package) / facts.package for place in facts.places)
-        if (folder / ".git").exists():
+        if is_root(folder):
             for file in _PINNED:
                 yield from (folder / name / facts.package for name in _named_folders(folder / file))
-            return
 
 
 def _named_folders(file: Path) -> Iterator[str]:
@@ -112,13 +109,8 @@ def ends_of(path: str) -> Iterator[str]:
 
 def near_folder(path: str, beside: Path | None) -> Path | None:
     """The folder that a path of another machine's may name here: the nearest one above a script that has its end."""
-    for folder in () if beside is None else beside.resolve().parents[:LEVELS]:
-        for end in ends_of(path):
-            if (folder / end).is_dir():
-                return folder / end
-        if (folder / ".git").exists():
-            return None
-    return None
+    places = () if beside is None else (folder / end for folder in folders_above(beside) for end in ends_of(path))
+    return next((place for place in places if place.is_dir()), None)
 
 
 def _is_copy(folder: Path, facts: CopyFacts) -> bool:

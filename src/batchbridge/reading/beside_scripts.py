@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from batchbridge.reading.documents import root_of
+
 _CD = re.compile(r"^[ \t]*(?:cd|pushd)[ \t]+([\w./-]+)[ \t]*(?:$|[;&#])", re.MULTILINE)
 _MOST_SCRIPT = 256 * 1024
 """The largest script that is searched for where it goes, or sourced (bytes)."""
@@ -35,6 +37,5 @@ def text_beside(named: str, file: Path | None, script: Path) -> str | None:
 
 
 def _is_of_the_repository(file: Path, script: Path) -> bool:
-    above = script.resolve().parents
-    root = next((one for one in above if (one / ".git").exists()), above[0])
+    root = root_of(script) or script.resolve().parent
     return file.resolve().is_relative_to(root)

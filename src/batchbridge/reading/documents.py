@@ -1,8 +1,9 @@
-"""Files of settings as text and as values: YAML, JSON and TOML, with their limits."""
+"""Files of settings as text and as values: YAML, JSON and TOML, with their limits; the folders of their repository."""
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from batchbridge.reading.yaml_json import Document, parse_json, parse_yaml, refuse
@@ -11,6 +12,26 @@ MAX_BYTES = 1 << 20
 """Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
 _OPENED = ("/dev/fd/", "/proc/self/fd/")
 """Folders where a shell puts what it has opened, `<(cat run.sh)`; any other pipe may wait for ever for its writer."""
+LEVELS = 8
+"""Folders that are looked through where no repository's root is among them."""
+
+
+def folders_above(file: Path) -> Iterator[Path]:
+    """The folder of a file and those above it, up to the root of its repository; without one, `LEVELS` of them."""
+    for folder in file.resolve().parents[:LEVELS]:
+        yield folder
+        if is_root(folder):
+            return
+
+
+def is_root(folder: Path) -> bool:
+    """Whether a folder is the root of a repository."""
+    return (folder / ".git").exists()
+
+
+def root_of(file: Path) -> Path | None:
+    """The root of the repository that a file is in; None: there is none within `LEVELS` folders."""
+    return next(filter(is_root, folders_above(file)), None)
 
 
 def parse_document(text: str, suffix: str, file: str) -> Document:

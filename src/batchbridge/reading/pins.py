@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from batchbridge.reading.documents import folders_above
+
 FILES = (
     *("uv.lock", "poetry.lock", "requirements.txt", "requirements-dev.txt", "pyproject.toml", "setup.py", "setup.cfg"),
     "Dockerfile",
 )
 """Files that may pin a version, named one by one: folders that the user did not name are not listed."""
-LEVELS = 8
-"""Folders that are searched: the configuration's, and those above it."""
 MAX_BYTES = 4 << 20
 _SHORT = 7
 """Letters of the shortest name that git gives a commit."""
@@ -76,7 +76,7 @@ def pinned(
     checkout: files that a checkout of the framework has, seen from its root; the first says the version that it calls
     itself, which counts where it is one of `releases`, or looks like a release.
     """
-    for folder in beside.resolve().parents[:LEVELS]:
+    for folder in folders_above(beside):
         found = [pin for name in FILES for pin in _pins(folder / name, distribution)] if distribution else []
         found = [VersionPin(version_of(pin.version), pin.place) for pin in found]
         found = found or _own(folder, checkout, releases)

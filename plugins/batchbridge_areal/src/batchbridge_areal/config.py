@@ -18,12 +18,11 @@ from batchbridge.kit.omegaconf import Resolver
 from batchbridge.kit.omegaconf_settings import followed
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import FieldValue
-from batchbridge_areal import settings
+from batchbridge_areal import AREAL_TELLS, settings
 from batchbridge_areal.meaning import areal_fields
 from batchbridge_areal.rules import RULES
 from batchbridge_areal.writing import NODE, settings_of_spec
 
-LAUNCHERS = ("areal.launcher.", "areal.infra.launcher.")
 NOT_RUNS = ("sft", "dpo", "rw", "rm")
 
 
@@ -32,6 +31,7 @@ class ArealAdapter(TableAdapter):
 
     framework = "areal"
     distribution = "areal"
+    tells = AREAL_TELLS
     checkout = ("areal/api/cli_args.py", "areal/trainer/ppo/actor.py")
     versions = ">=1.0"
     newest_version = "1.0.4"
@@ -44,18 +44,6 @@ class ArealAdapter(TableAdapter):
     strict = settings.STRICT
     interpolates = True
     restate = staticmethod(settings_of_spec)
-
-    def detect(self, source: Source) -> float:
-        """Certain of its launchers; else the share of a file's groups that are AReaL's, two of them its own."""
-        if any(word.startswith(LAUNCHERS) for word in source.argv):
-            return 1.0
-        values: Mapping[Any, Any] = source.values
-        if source.argv:
-            path = near_file(str(values.get("config", "")), source.path)
-            values = load_source(path).values if path else {}
-        said = {key.partition(".")[0] for key in values if isinstance(key, str)}
-        heads = {row.key.partition(".")[0] for row in self.keys}
-        return 0.95 * len(said & heads) / len(said) if said and len(_OWN & said) > 2 else 0.0
 
     def settings_schema(self, version: str) -> dict[str, Any]:
         """Settings as the rows say, of a class that may have more."""
@@ -170,7 +158,6 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-_OWN = {"gconfig", "rollout", "actor", "train_dataset"}
 _HEADS = {row.key.partition(".")[0] for row in settings.KEYS}
 _FREE = Key("", anything)
 
