@@ -58,6 +58,7 @@ class TrlAdapter(PackagedAdapter):
     reports = "batchbridge_trl.reporting:report"
     resumes = "`trainer.train(resume_from_checkpoint=True)`, with the same output_dir"
     packs = True
+    finds_budgets = True
     elsewhere = ("BB-TRL-100",)
     texts = "batchbridge_trl.texts:TEXTS"
     tries = "batchbridge_trl.trying:TRIAL"

@@ -13,8 +13,9 @@ native loss of a micro-batch, times one number, is therefore its exact share of 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
 from batchbridge_trl.exchange import CompletionPlaces
+from batchbridge_trl.found_budget import BudgetFinder
 from batchbridge_trl.images import RolloutImages, forms_of, logged_by_all, reads_images, require_images_of_all, taken
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.metrics import StepMetrics
@@ -72,6 +74,8 @@ class Enforcer(TrlLayer):
         self._carrier = carrier(request.spec, str(request.reading.framework_version))
         self._terms = LossTerms(trainer)
         self._own_methods = HeldMethods(trainer, request.allow, self._require, self.ranks.gather)
+        self._finder: BudgetFinder | None = None
+        """Finds the token budget; None where it is given."""
         self._divides = False
         """Whether the native step divides every loss by its window's micro-batches; the probe tells."""
         self._checkpoints = Checkpoints(trainer, request, self._plan, self._rollouts, self._shares, self._terms)
@@ -84,6 +88,9 @@ class Enforcer(TrlLayer):
         self._place(self._own_methods.seams(self.native))
         super().prepare()
         self._watch.terms = self._terms
+        if self._request.finds_budget:
+            self._finder = BudgetFinder(self._trainer, self._watch)
+            self.halved = self._finder.taken
         self.native["_generate_and_score_completions"] = self._tap.generating(
             self._trainer._generate_and_score_completions
         )
@@ -111,9 +118,11 @@ class Enforcer(TrlLayer):
         yield Seam(trainer, "_save_checkpoint", self._save, "rollouts in use are saved with it", resume)
         yield Seam(trainer, "_load_optimizer_and_scheduler", self._load, "rollouts in use are loaded", resume)
         yield Seam(trainer, "_load_from_checkpoint", self._load_model, "held against the plan first", resume)
-        if budget is not None or self._reads_images or packed:
-            scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._shares.most, packed=packed)
-            why = "TRL gives chunks without images empty ones" if budget is None else "tokens_per_device of the spec"
+        found = None if self._finder is None else self._finder.scoring
+        if budget is not None or self._reads_images or packed or found is not None:
+            most = self._shares.most
+            scorer = Scorer(getattr(trainer, producer.name), producer, budget, most, packed=packed, found=found)
+            why = "TRL gives chunks without images empty ones" if self._reads_images else "tokens_per_device"
             yield Seam(trainer, producer.name, scorer, "forward-only passes cut", why)
         if spec.horizon.lr_tick == "rollout":
             once = "advances once per rollout"
@@ -281,27 +290,51 @@ class Enforcer(TrlLayer):
     def _train(
         self, model: Any, step: StepPlan, share: list[list[int | None]], normaliser: Normaliser, loss: torch.Tensor
     ) -> torch.Tensor:
-        trainer, completions = self._trainer, self._shares.completions(step)
+        trainer = self._trainer
         trainer._step = 0  # TRL logs a step's time when it has counted its micro-batches
+        if self._finder is not None:
+            own = [item for batch in share for item in batch if item is not None]
+            tokens = [row.tokens for row in self._weight_rows(step)]
+            run = functools.partial(self._found_turn, step, normaliser)
+            return loss + self._finder.train(model, self._shares.passes(step), own, tokens, run)
         metrics, natively = StepMetrics(trainer, self._turn_sizes(step)), trainer.args.gradient_accumulation_steps
-        multiple, filler = releases.value(trainer, "pad_to_multiple_of"), self._shares.filler(step)
         with window(trainer, len(share)):
             for number, batch in enumerate(share):
-                picks = [None if item is None else completions[item] for item in batch]
-                micro = rows_module.assemble(picks, filler, self._pad_token, multiple)
-                micro.most_rows = max(len(rank[number]) for rank in self._shares.of(step))
-                self._finish(micro, len(share), normaliser)
+                most = max(len(rank[number]) for rank in self._shares.of(step))
+                micro, rows = self._micro_batch(step, batch, most, len(share), normaliser)
                 # Divided or not, a step natively has the term of a user's own as often as it has calls.
                 micro.own_share = 1.0 if self._divides else natively / len(share)
-                rows = [None if item is None else self._row(step, item) for item in batch]
-                # Advantages are those that the ledger has of the rollout.
-                known = [0.0 if row is None else row.facts["advantage"] for row in rows]
-                micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
                 self.parts.append(rows)
                 turn = self._turn(model, last=number == len(share) - 1)
                 with turn, attending_to(self._free), self._shares.time.micro_batch():
                     loss = loss + self.native["training_step"](model, micro, None)
         metrics.of_the_step()
+        return loss
+
+    def _micro_batch(
+        self, step: StepPlan, batch: Sequence[int | None], most: int, micro_batches: int, normaliser: Normaliser
+    ) -> tuple[TrlMicroBatch, list[StepRow | None]]:
+        """A micro-batch, and its rows. most: see `TrlMicroBatch.most_rows`."""
+        completions = self._shares.completions(step)
+        picks = [None if item is None else completions[item] for item in batch]
+        multiple = releases.value(self._trainer, "pad_to_multiple_of")
+        micro = rows_module.assemble(picks, self._shares.filler(step), self._pad_token, multiple)
+        micro.most_rows = most
+        self._finish(micro, micro_batches, normaliser)
+        rows = [None if item is None else self._row(step, item) for item in batch]
+        # Advantages are those that the ledger has of the rollout.
+        known = [0.0 if row is None else row.facts["advantage"] for row in rows]
+        micro.expected = rows_of(self._trainer, micro, micro["advantages"].new_tensor(known))
+        return micro, rows
+
+    def _found_turn(
+        self, step: StepPlan, normaliser: Normaliser, model: Any, batch: Sequence[int | None], last: bool
+    ) -> torch.Tensor:
+        """A turn of this rank alone, a window of its own; last: gradients are exchanged in it."""
+        micro, rows = self._micro_batch(step, batch, len(batch), 1, normaliser)
+        with self._turn(model, last=last), attending_to(self._free), self._shares.time.micro_batch():
+            loss: torch.Tensor = self.native["training_step"](model, micro, None)
+        self.parts.append(rows)
         return loss
 
     @contextlib.contextmanager

@@ -279,6 +279,20 @@ def _padding_free(trainer: Any, request: Request) -> Answer:
     return objection(trainer) or False
 
 
+@LIVE.live(
+    "found_budget",
+    'tokens_per_device="auto" is asked for, and no budget is found while this trainer runs',
+    remedy="give a number of tokens, or leave it out",
+)
+def _found_budget(trainer: Any, request: Request) -> Answer:
+    if not request.finds_budget:
+        return False
+    from batchbridge_trl.found_budget import objection
+
+    why = objection(trainer, request)
+    return False if why is None else f"{why}: give a number of tokens, or leave it out"
+
+
 def _mesh(*dimensions: str) -> Callable[[Any, Request], bool]:
     """Whether one of these dimensions of Accelerate's device mesh has more than one device. Source: accelerate 1.15.0
     ParallelismConfig; a size that nobody gave is None or 1."""

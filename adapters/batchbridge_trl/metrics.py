@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchbridge_trl import releases
@@ -25,18 +26,27 @@ class StepMetrics:
         self._of_means = not releases.has(CLIPS_BY_ROW) and trainer.accelerator.num_processes == 1
         self._before = {name: len(values) for name, values in self._metrics.items()}
 
-    def of_the_step(self) -> None:
+    def of_the_step(self, gather: Callable[[Any], Sequence[Any]] = lambda mine: [mine]) -> None:
         """Replaces what each turn added by the step's own value: least, largest, or mean over its tokens.
+
+        gather: every rank's, where turns and their values are each rank's own (`sizes`, too); collective.
 
         Ratios of whole sequences count rows; a filler is never clipped, and adds nothing. Source: trl 0.18.0 to 1.16.0,
         GRPOTrainer._compute_loss, whose values are over all ranks.
         """
-        tokens = sum(size[0] for size in self._sizes)
-        completions = sum(size[1] for size in self._sizes)
-        for name, values in self._metrics.items():
-            start = self._before.get(name, 0)
-            added = values[start:]
-            if len(added) != len(self._sizes) or len(added) < 2:
+        own = {name: values[self._before.get(name, 0) :] for name, values in self._metrics.items()}
+        own = {name: added for name, added in own.items() if len(added) == len(self._sizes)}
+        everyone = gather((list(self._sizes), own))
+        sizes = [size for its, _ in everyone for size in its]
+        tokens = sum(size[0] for size in sizes)
+        completions = sum(size[1] for size in sizes)
+        for name in own:
+            values, start = self._metrics[name], self._before.get(name, 0)
+            added = [value for _, its in everyone for value in its.get(name, ())]
+            if len(added) != len(sizes) or len(added) < 2:
+                continue
+            if name == "step_time":  # each turn's own, where TRL is told that a step is one
+                values[start:] = [sum(own[name])]
                 continue
             of_means = self._of_means and name in ("clip_ratio/low_min", "clip_ratio/high_max")
             if name.endswith("_min") and not of_means:
@@ -46,10 +56,31 @@ class StepMetrics:
             elif name == "policy_loss":  # shares of the step's
                 value = sum(added)
             elif (self._by_row and "clip_ratio" in name) or name.endswith("phi_seq_mean"):
-                value = sum(one * size[2] for one, size in zip(added, self._sizes, strict=True)) / max(completions, 1)
+                value = sum(one * size[2] for one, size in zip(added, sizes, strict=True)) / max(completions, 1)
             else:
-                value = sum(one * size[0] for one, size in zip(added, self._sizes, strict=True)) / max(tokens, 1)
+                value = sum(one * size[0] for one, size in zip(added, sizes, strict=True)) / max(tokens, 1)
             values[start:] = [value]
+
+
+_COUNTED = ("_step", "_current_train_step_time")
+
+
+@contextlib.contextmanager
+def uncounted(trainer: Any, *, always: bool = False) -> Iterator[None]:
+    """The span of a micro-batch in the trainer's own step; where it fails, or `always`, nothing of it is in what the
+    trainer counts, times and logs."""
+    metrics = trainer._metrics["train"]
+    before = {name: len(values) for name, values in metrics.items()}
+    counted = {name: vars(trainer)[name] for name in _COUNTED if name in vars(trainer)}
+    over = False
+    try:
+        yield
+        over = True
+    finally:
+        if always or not over:
+            for name, values in metrics.items():
+                del values[before.get(name, 0) :]
+            vars(trainer).update(counted)
 
 
 def _numbers(values: Sequence[float]) -> list[float]:

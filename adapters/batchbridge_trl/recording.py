@@ -94,6 +94,8 @@ class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transform
         """The function called with a step that departs from the plan, before `BatchDrift` ends the run."""
         self._compute_seconds: float | None = None
         """The seconds that this rank computed in the step, where a clock can tell; see `ledger.StepRecord`."""
+        self.halved: Callable[[], Sequence[Sequence[str | int]]] = tuple
+        """Token budgets that were halved in the step; see `ledger.StepRecord`."""
         self._due: dict[int, int] = {}
         """The optimizer step before which the plan generates each rollout of the current step."""
         self._index = 0
@@ -324,6 +326,7 @@ class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transform
             "generated_at_step": [row.generated_at_step for row in self.rows],
             "epoch": int(self._trainer.state.epoch or 0),
             "compute_seconds": self._compute_seconds,
+            "halved_budgets": self.halved(),
             "skips_tick": self._overflowed,  # transformers advances no schedule then
         }
 

@@ -26,7 +26,7 @@ def report(trainer: Any, attachment: Any) -> Any:
     (layer,) = [one for one in trainer.callback_handler.callbacks if isinstance(one, TrlLayer)]
     patches = Patches()
     packed = any(change.what == END_TO_END for change in attachment.changes)
-    counts = packed or attachment.request.budget is not None
+    counts = packed or attachment.request.budget is not None or attachment.request.finds_budget
     reporter = Reporter(trainer, layer, patches, counts=counts, packed=packed)
     return with_patches(attachment, patches, reporter.end)
 

@@ -6,12 +6,14 @@ whole rollout. Here rows of similar length are scored together, trimmed to their
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from batchbridge.kit import Length, partition_by_tokens, partition_packed
+from batchbridge.kit import Length, device_memory, partition_by_tokens, partition_packed
+from batchbridge.kit.found_budgets import FoundBudget
+from batchbridge_trl.found_budget import PassCut
 from batchbridge_trl.images import COUNTS, TENSORS, TYPES, RolloutImages, taken, together
 from batchbridge_trl.releases import LogprobMethod
 
@@ -22,7 +24,8 @@ class Scorer:
     tokens_per_device: None: TRL's own chunks, of which one without images should not be given empty image tensors,
     which models refuse. most: the largest of all ranks' values, of one; collective. A sharded model is put together in
     each forward pass, so that a rank with fewer of them would leave the others waiting: it scores one row again.
-    packed: whether completions lie end to end, each prompt once.
+    packed: whether completions lie end to end, each prompt once. found: the budget, where it is found meanwhile; within
+    a pass that is measured itself (trl 0.18 scores the reference inside of its loss) it cuts nothing.
     """
 
     def __init__(
@@ -33,9 +36,10 @@ class Scorer:
         most: Callable[[int], int],
         *,
         packed: bool = False,
+        found: FoundBudget | None = None,
     ) -> None:
         self._native, self._producer, self._most = native, producer, most
-        self._tokens_per_device, self._packs = tokens_per_device, packed
+        self._tokens_per_device, self._packs, self._found = tokens_per_device, packed, found
 
     def __call__(
         self,
@@ -59,11 +63,17 @@ class Scorer:
         responses = (attended[:, prompt_width:] * places).amax(1).clamp(min=1).tolist()
         cuts: list[list[int | None]]
         lengths = [Length(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+        starts: list[tuple[int, ...]] | None = None
         if self._packs:
             starts = [
                 tuple(row[prompt_width - count : prompt_width])
                 for row, count in zip(input_ids.tolist(), prompts, strict=True)
             ]
+        if self._found is not None:
+            if self._found.memory.measuring:
+                return self._native(model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **others)
+            cuts = []
+        elif starts is not None:
             (cuts,) = partition_packed(
                 lengths,
                 starts,
@@ -80,10 +90,10 @@ class Scorer:
             (cuts,) = partition_by_tokens(lengths, ranks=1, tokens_per_device=self._tokens_per_device, soft=True)
         images = {name: value for name, value in wanted.items() if name not in TYPES}
         pictures = RolloutImages.of_rows(taken(images, len(lengths))) if images else None
-        shortest = min(range(len(lengths)), key=lambda item: lengths[item].tokens)
-        cuts += [[shortest]] * (self._most(len(cuts)) - len(cuts))
         result: torch.Tensor | None = None
-        for cut in cuts:
+
+        def score(cut: Sequence[int | None]) -> None:
+            nonlocal result
             picks = [item for item in cut if item is not None]
             rows = torch.tensor(picks, device=input_ids.device)
             width = max(lengths[item].response for item in picks)
@@ -97,5 +107,18 @@ class Scorer:
             if result is None:
                 result = scored.new_zeros((len(input_ids), logits_to_keep))
             result[rows, :width] = scored
+
+        if self._found is not None:
+
+            def attempted(cut: Sequence[int]) -> None:
+                with device_memory.same_random(input_ids.device):
+                    score(cut)
+
+            PassCut(lengths, starts).run(range(len(lengths)), self._found, attempted)
+        else:
+            shortest = min(range(len(lengths)), key=lambda item: lengths[item].tokens)
+            cuts += [[shortest]] * (self._most(len(cuts)) - len(cuts))
+            for cut in cuts:
+                score(cut)
         assert result is not None, "a rollout has a row"
         return self._producer.returned(result)

@@ -24,6 +24,7 @@ from batchbridge.kit import (
     partition_packed,
 )
 from batchbridge_trl.compute_time import ComputeTime
+from batchbridge_trl.found_budget import PassCut
 from batchbridge_trl.rows import TrlRolloutRows
 from batchbridge_trl.sharding import loaded_in_shards
 
@@ -78,6 +79,11 @@ class StepShares:
                     if not any(item is None or completions[item][0].images(completions[item][1]) for item in batch):
                         batch.append(None)
         return self._shares[step.index]
+
+    def passes(self, step: StepPlan) -> PassCut:
+        """The step's completions as passes read them, by their places in the step."""
+        lengths = [rows.length(position) for rows, position in self.completions(step)]
+        return PassCut(lengths, [_prompt(member) for member in step.members] if self._packed else None)
 
     def filler(self, step: StepPlan) -> tuple[TrlRolloutRows, int]:
         """The completion that filler rows of the step are copies of: its shortest with images, where it has one, and a

@@ -105,11 +105,13 @@ class TrlStepProbe(StepProbe):
     def _loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         terms = LossTerms(self._trainer) if self.terms is None else self.terms
         coefficient = terms.applied()  # of an adaptive bonus, which the loss moves on
-        loss = self._native_loss(model, inputs, *arguments, **options)
-        if self._expected is not None and self.hands_back:
-            beside = terms.value_of(self._made, self._expected.mask, coefficient)
-            self._tap.returned(loss, times=terms.times, beside=beside)
-        self._made = None
+        try:
+            loss = self._native_loss(model, inputs, *arguments, **options)
+            if self._expected is not None and self.hands_back:
+                beside = terms.value_of(self._made, self._expected.mask, coefficient)
+                self._tap.returned(loss, times=terms.times, beside=beside)
+        finally:
+            self._made = None
         return loss
 
     def _expecting_reference(self, logprobs: torch.Tensor) -> Rows:

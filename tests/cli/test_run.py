@@ -157,6 +157,13 @@ def test_a_budget_becomes_the_launchs(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("launchable", "recipe")
+def test_a_budget_that_is_found_becomes_the_launchs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchbridge.contract.adapter.Adapter.finds_budgets", True)
+    run("run", "--framework", "toy", "--tokens-per-device", "auto", "--", sys.executable, "-c", LAUNCH)
+    assert json.loads((tmp_path / "launch.json").read_text())["tokens_per_device"] == "auto"
+
+
+@pytest.mark.usefixtures("launchable", "recipe")
 def test_padding_becomes_the_launchs(run: Run, tmp_path: Path) -> None:
     run("run", "--framework", "toy", "--padding", "auto", "--", sys.executable, "-c", LAUNCH)
     assert json.loads((tmp_path / "launch.json").read_text())["padding"] == "auto"
@@ -167,6 +174,10 @@ def test_padding_becomes_the_launchs(run: Run, tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (("--tokens-per-device", "0"), "0 is not in the range x>=1"),
+        (
+            ("--tokens-per-device", "auto"),
+            "the adapter of toy does not find a token budget while a run goes on",
+        ),
         (("--report-to", "trainer"), "the loggers of toy's trainer are not reached by its adapter"),
         (("--padding", "free"), "the adapter of toy does not lay completions end to end"),
         (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scripted_ledger import SCHEDULED, header, record, rows_of, sound_rows
 
-from batchbridge.ledger import BESIDE, COLUMNS, SCALARS, TIMES, Writer, diff
+from batchbridge.ledger import BESIDE, COLUMNS, EVENTS, SCALARS, TIMES, Writer, diff
 from batchbridge.ledger.reading import Ledger
 from batchbridge.ledger.summary import FIGURES, summarise
 from batchbridge.ledger.verifying import verify
@@ -41,6 +41,7 @@ def parts() -> dict[str, str]:
         "scalars": _table("scalar", SCALARS),
         "columns": _table("column", COLUMNS),
         "beside": _table("number", BESIDE),
+        "events": _table("event", EVENTS),
         "times": _table("time", TIMES),
         "diff": _code("text", text),
         "summary": _code("text", whole),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted_ledger import header, record, rows_of
@@ -17,7 +18,7 @@ from batchbridge.running.launch import Launch
 from batchbridge.running.spoken import after
 
 
-def written(folder: Path, *more: dict[str, float]) -> Path:
+def written(folder: Path, *more: dict[str, Any]) -> Path:
     with Writer(folder, header()) as writer:
         for step, values in enumerate(more):
             writer.append(record(step, rows_of(step), **values))
@@ -47,3 +48,14 @@ def test_steps_whose_gradient_is_not_finite_are_counted(tmp_path: Path) -> None:
     assert "0 skipped, 2 with a gradient that is not finite: `batchbridge ledger verify" in said
     sound = written(tmp_path / "b", {"gradient_norm": 1.0})
     assert "finite" not in summary(summarise(Ledger(sound)))
+
+
+def test_halved_budgets_are_read_back_and_no_part_of_what_was_trained(tmp_path: Path) -> None:
+    halved = [["scoring", 64, 32], ["training", 100, 40]]
+    found = written(tmp_path / "a", {"halved_budgets": halved}, {})
+    assert [step["halved_budgets"] for step in read_steps(found)] == [[halved], None]
+    assert diff(found, written(tmp_path / "b", {}, {})).equal
+    file = found / "rank-00000.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'["training",100,40]', b'["training",100]'))
+    with pytest.raises(LedgerError, match="is not: token budgets that this rank halved"):
+        list(read_steps(found))

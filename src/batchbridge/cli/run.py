@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
     from batchbridge.reading.launchers import Stop
     from batchbridge.running.launch import Launch
+
+
+class _Budget(click.IntRange):
+    """A number of tokens, or auto."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
 
 
 @click.command()
@@ -43,8 +50,8 @@ if TYPE_CHECKING:
 @click.option(
     "--tokens-per-device",
     metavar="N",
-    type=click.IntRange(min=1),
-    help="Micro-batches of at most N tokens, instead of the command's own.",
+    type=_Budget(min=1),
+    help="Micro-batches of at most N tokens, instead of the command's own; auto: found while it runs.",
 )
 @click.option(
     "--padding",
@@ -84,7 +91,7 @@ def command(
     sync: bool,
     mode: str,
     ledger: str | None,
-    tokens_per_device: int | None,
+    tokens_per_device: int | Literal["auto"] | None,
     padding: str,
     report_to: str | None,
     allow: tuple[str, ...],
@@ -112,7 +119,7 @@ def command(
     from batchbridge.render.text import check
     from batchbridge.running.launch import Launch
     from batchbridge.running.telling import tell
-    from batchbridge.running.wrap import no_loggers, no_packing
+    from batchbridge.running.wrap import no_finding, no_loggers, no_packing
 
     if spec_file is not None and like is not None:
         raise click.UsageError("give --spec or --like, not both")
@@ -136,6 +143,8 @@ def command(
         raise click.UsageError(no_loggers(own.framework))
     if padding == "free" and asked and not any(adapter.packs for adapter in asked):
         raise click.UsageError(no_packing(own.framework))
+    if tokens_per_device == "auto" and asked and not any(adapter.finds_budgets for adapter in asked):
+        raise click.UsageError(no_finding(own.framework))
     if dry:
         asked_for: dict[str, object] = {"--spec": spec_file, "--like": like, "--sync": sync, "--ledger": ledger}
         asked_for |= {"--allow": allow, "--tokens-per-device": tokens_per_device, "--report-to": report_to}

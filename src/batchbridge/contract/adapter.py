@@ -100,6 +100,10 @@ class Adapter(ABC):
     packs: ClassVar[bool] = False
     """Whether `attach` can lay completions end to end, without padding; if not, `wrap(padding="free")` is refused."""
 
+    finds_budgets: ClassVar[bool] = False
+    """Whether `attach` can find a token budget while the run goes on; if not, `wrap(tokens_per_device="auto")` is
+    refused."""
+
     resumes: ClassVar[str] = ""
     """The way in which the command of a run that died goes on from its newest checkpoint: what is added to it, or that
     it is the same. Empty: nobody says so to the user."""

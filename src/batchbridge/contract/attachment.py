@@ -29,7 +29,8 @@ class Request:
     adapters that have no record of their framework's code. again: what stood before another request failed is put back;
     it was checked and probed when it was made, and need not be now. report_to: "trainer" where every optimizer step's
     numbers go to the trainer's own loggers; None: they go nowhere but into the ledger. padding: see `wrap`; "free" only
-    where the adapter says `packs`. prompts: the digest of the prompts' texts; None: unknown.
+    where the adapter says `packs`. finds_budget: whether the token budget is found while the run goes on, only where
+    the adapter says `finds_budgets`; `budget` is then None. prompts: the digest of the prompts' texts; None: unknown.
     """
 
     spec: Spec
@@ -43,11 +44,12 @@ class Request:
     again: bool = False
     report_to: ReportTo | None = None
     padding: Padding = "padded"
+    finds_budget: bool = False
     prompts: Mapping[str, Any] | None = None
 
     def same_as(self, other: Request) -> bool:
         """Whether both ask for the same thing of a trainer that has not changed."""
-        asked = ("spec", "mode", "ledger", "allow", "budget", "report_to", "padding")
+        asked = ("spec", "mode", "ledger", "allow", "budget", "report_to", "padding", "finds_budget")
         mine, its = self.reading, other.reading
         return (mine.spec, mine.dataset_size) == (its.spec, its.dataset_size) and all(
             getattr(self, name) == getattr(other, name) for name in asked

@@ -9,6 +9,7 @@ micro-batches, over ranks, and over the parts of a gradient that ranks share. Im
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -150,6 +151,18 @@ class Sketches:
         whole = gradient.shape == one.shape and 1 <= gradient.dim() <= 2
         one.plain = alike and whole
         one.plain_signs = one.signs.get((gradient.device, gradient.dtype))
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """The span of one backward pass; where it fails, nothing arrived."""
+        if self._arrived:
+            self._add_pass()
+        try:
+            yield
+        except BaseException:
+            self._pass.zero_()
+            self._forget_arrived()
+            raise
 
     def _add_pass(self) -> None:
         """Adds a pass to the step, and the size that the sums then have: each addition rounds by its share of it."""

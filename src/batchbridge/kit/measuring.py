@@ -124,6 +124,16 @@ class Tap:
         with temporarily(torch.autograd, backward=backward):
             yield
 
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """The span of a micro-batch; where it fails, it was not watched."""
+        before = len(self._pending)
+        try:
+            yield
+        except BaseException:
+            del self._pending[before:]
+            raise
+
     def drop(self) -> None:
         """Forgets what was watched since the last `take`."""
         self._pending.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge.kit.gradient_sketches import Sketches, updated_by
@@ -87,6 +87,12 @@ class StepProbe:
         if self._sketches is None:
             return []
         return [*self._sketches.compare(clipping * expected, updated_by(optimizer))]
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """The span of one micro-batch, forward and backward; where it fails, nothing was seen of it."""
+        with self._tap.attempt(), contextlib.nullcontext() if self._sketches is None else self._sketches.attempt():
+            yield
 
     def drop(self) -> None:
         """Forgets what was seen since the last step."""

@@ -392,14 +392,15 @@ class Recorder:
         skips_tick: bool = False,
         compute_seconds: float | None = None,
         gradient_ratio: float | None = None,
+        halved_budgets: Sequence[Sequence[str | int]] = (),
     ) -> None:
         """Appends the step's record and tells the watchers.
 
         normaliser: of an enforced step, else None: then `pass_index` and `lr_tick` say what the trainer did natively.
         facts: of each row, see `StepRecord`. generated_at_step: of each row, as seen; None: the plan's, or of a native
         step what rollouts of one number of steps have. epoch: the native one, where there is no plan. skips_tick: the
-        schedule does not advance in a skipped step. compute_seconds: of this rank, and gradient_ratio: see
-        `StepRecord`.
+        schedule does not advance in a skipped step. compute_seconds and halved_budgets, of this rank, and
+        gradient_ratio: see `StepRecord`.
         """
         planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
         made_for = [row.rollout if row.weights_of is None else row.weights_of for row in rows]
@@ -429,6 +430,7 @@ class Recorder:
             weights=[row.applied_weight for row in rows],
             compute_seconds=compute_seconds,
             gradient_ratio=gradient_ratio,
+            halved_budgets=halved_budgets,
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
         if self._orders.report:  # before what may fail here alone: others would wait for this rank

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.ledger.records import (
     BESIDE,
     COLUMNS,
+    EVENTS,
     SCALARS,
     TIMES,
     Header,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BESIDE",
     "COLUMNS",
+    "EVENTS",
     "SCALARS",
     "TIMES",
     "Header",
@@ -52,10 +54,10 @@ def read_steps(folder: Path | str, *, start: int | None = None) -> StepStream:
 
     Each step is a dict of `SCALARS`, `COLUMNS` (rows sorted by `KEY`; non-finite floats are floats again), "rank" (a
     column: where the row was trained), "ranks" (the world size at that step) and "disagreeing": scalars on which the
-    ranks differ, with each rank's value; the merged value is rank 0's. "compute_seconds" has each rank's, None where it
-    is unknown, and is None where it is of all. Of a step that was recorded again after a resume
-    the last record that all ranks have is taken. A ledger that ends inside a step (killed) ends before that step, and
-    `StepStream.incomplete` says so. Raises `LedgerError`, naming file and line.
+    ranks differ, with each rank's value; the merged value is rank 0's. "compute_seconds" and "halved_budgets" have each
+    rank's, None where it is unknown or none, and are None where it is of all. Of a step that was recorded again after a
+    resume the last record that all ranks have is taken. A ledger that ends inside a step (killed) ends before that
+    step, and `StepStream.incomplete` says so. Raises `LedgerError`, naming file and line.
     """
     from batchbridge.ledger.reading import Ledger, StepStream
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import remote, speedups
-from batchbridge.ledger.records import BESIDE, COLUMNS, FLOATS, KEY, SCALARS, TIMES
+from batchbridge.ledger.records import BESIDE, COLUMNS, EVENTS, FLOATS, KEY, SCALARS, TIMES
 from batchbridge.ledger.scanning import RankFile, SeenHeaders, StepStretch, cut, parse, place_of, scan
 
 _ALLOWED: dict[str, set[type]] = {
@@ -30,6 +30,7 @@ _SCALARS: dict[str, set[type]] = {
     **{name: {float, type(None)} for name in ("learning_rate", "gradient_norm")},
     **{name: {bool} for name in ("skipped", "lr_tick")},
 }
+_HALVED = [str, int, int]
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _FILE_NAME = re.compile(r"rank-([0-9]{5}|[1-9][0-9]{5,})\.jsonl")  # as it is written: a rank has one file
 _LISTED = 8  # ranks that a message names
@@ -223,7 +224,7 @@ def _checked(record: Any, part: RankLine) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise LedgerError("not a JSON object", part.file, part.number)
     wanted = {"record", *SCALARS, *COLUMNS}
-    if (named := set(record) - TIMES.keys() - BESIDE.keys()) != wanted:
+    if (named := set(record) - TIMES.keys() - BESIDE.keys() - EVENTS.keys()) != wanted:
         odd = sorted(wanted - named) or sorted(named - wanted)
         raise LedgerError(f"step record lacks or has too much: {', '.join(odd)}", part.file, part.number)
     rows = len(record["rollout"]) if isinstance(record["rollout"], list) else 0
@@ -250,6 +251,10 @@ def _checked(record: Any, part: RankLine) -> dict[str, Any]:
         record[name] = _number(record[name])
         if type(record[name]) is not float:
             raise LedgerError(f"{name} = {record[name]!r:.60} is not: {BESIDE[name]}", part.file, part.number)
+    for name in EVENTS.keys() & record.keys():
+        told = record[name]
+        if not (isinstance(told, list) and all(isinstance(one, list) and [*map(type, one)] == _HALVED for one in told)):
+            raise LedgerError(f"{name} = {told!r:.60} is not: {EVENTS[name]}", part.file, part.number)
     for name in TIMES.keys() & record.keys():
         if type(record[name]) not in (float, int) or not 0 <= record[name] < math.inf:
             raise LedgerError(f"{name} is not a number of seconds", part.file, part.number)
@@ -275,9 +280,9 @@ def merge(parts: Sequence[RankLine]) -> dict[str, Any]:
     merged["ranks"] = len(records)
     for name in BESIDE:
         merged[name] = records[0].get(name)
-    for name in TIMES:
-        seconds = [record.get(name) for record in records]
-        merged[name] = None if all(one is None for one in seconds) else seconds
+    for name in (*EVENTS, *TIMES):  # by rank
+        told = [record.get(name) for record in records]
+        merged[name] = None if all(one is None for one in told) else told
     merged["disagreeing"] = {
         name: [record[name] for record in records]
         for name in SCALARS

@@ -68,6 +68,13 @@ BESIDE = {
 }
 """Numbers that a step record may have before its times."""
 
+EVENTS = {
+    "halved_budgets": "token budgets that this rank halved in the step, out of memory: [passes, tokens before, tokens "
+    'after]; passes: "training" or "scoring"; missing: none',
+}
+"""Lists of what happened in a step that its record may have before its times. Like these they are no part of what was
+trained."""
+
 KEY = ("rollout", "pass", "prompt", "sample")
 """The columns that say which completion a row is."""
 
@@ -122,7 +129,7 @@ class Header:
 class StepRecord:
     """The training of one rank in one optimizer step; `pass_index` is column "pass".
 
-    Units: `SCALARS`, `COLUMNS`, `BESIDE`, `TIMES`.
+    Units: `SCALARS`, `COLUMNS`, `BESIDE`, `EVENTS`, `TIMES`.
 
     Columns hold this rank's completions only, in any order, and all have the same length; a rank that trained nothing
     in the step has empty ones. `weights` may be None as a whole where `normaliser` says what was applied; a run whose
@@ -150,6 +157,7 @@ class StepRecord:
     weights: Sequence[float | None] | None = None
     compute_seconds: float | None = None
     gradient_ratio: float | None = None
+    halved_budgets: Sequence[Sequence[str | int]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The step record, JSON types, in the order of the line; non-finite floats as "nan", "inf", "-inf"."""
@@ -168,6 +176,8 @@ class StepRecord:
             raise ValueError(f"optimizer step {self.step}: columns differ in length: {lengths}")
         if self.gradient_ratio is not None:
             record["gradient_ratio"] = _spell(self.gradient_ratio)
+        if self.halved_budgets:
+            record["halved_budgets"] = [list(one) for one in self.halved_budgets]
         if self.compute_seconds is not None and 0 <= self.compute_seconds < math.inf:
             record["compute_seconds"] = round(self.compute_seconds, 6)
         return record

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from batchbridge.running.telling import keep_last_words
 
@@ -61,7 +61,7 @@ class Launch:
     like: str | None = None
     like_version: str | None = None
     ledger: str | None = None
-    tokens_per_device: int | None = None
+    tokens_per_device: int | Literal["auto"] | None = None
     allow: Sequence[str] = ()
     report_to: str | None = None
     padding: str = "padded"

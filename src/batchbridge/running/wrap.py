@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.attachment import Attachment, Request
@@ -33,7 +33,7 @@ def wrap(
     mode: Mode = "enforce",
     ledger: str | PathLike[str] | None = None,
     *,
-    tokens_per_device: int | None = None,
+    tokens_per_device: int | Literal["auto"] | None = None,
     allow: Collection[str] = (),
     report_to: ReportTo | None = None,
     padding: Padding = "padded",
@@ -56,7 +56,8 @@ def wrap(
             tokens (prompt and response; padding included where the framework pads) instead of the trainer's own
             micro-batches; one completion that is longer runs alone, unless the framework cuts and cannot (its page says
             so). A `Spec` with token budgets of its own asks for them likewise, a configuration that is read does not.
-            Only speed and memory change, never the gradient.
+            Only speed and memory change, never the gradient. "auto" finds the budget while the run goes on, by the
+            memory that its passes take; refused by name where an adapter does not, or the device has no limit.
         allow: Names of refused terms to accept.
         report_to: "trainer" logs `batchbridge/completions`, `/response_tokens`, `/drift` and, with a token budget,
             `/padding_saved` through the trainer's own loggers (W&B, TensorBoard, trackio, ...), wherever it logs;
@@ -81,10 +82,11 @@ def wrap(
 
     if mode not in get_args(Mode):
         raise ValueError(f"mode = {mode!r}: must be one of {', '.join(get_args(Mode))}")
-    if tokens_per_device is not None and (mode != "enforce" or tokens_per_device < 1):
+    finds = tokens_per_device == "auto"
+    if tokens_per_device is not None and (mode != "enforce" or not (finds or _at_least_one(tokens_per_device))):
         raise ValueError(
-            f'tokens_per_device = {tokens_per_device} with mode = "{mode}": must be at least 1, and only "enforce" '
-            "cuts steps itself"
+            f'tokens_per_device = {tokens_per_device!r} with mode = "{mode}": must be "auto" or at least 1, and only '
+            '"enforce" cuts steps itself'
         )
     if report_to is not None and report_to not in get_args(ReportTo):
         raise ValueError(f'report_to = {report_to!r}: must be "trainer" or None')
@@ -107,7 +109,9 @@ def wrap(
         raise CannotAttach({"trainer": f"claimed by the adapters {', '.join(owner.framework for owner in owners)}"})
     if named := owners[0].refuses(trainer):  # before its configuration is read, which may be nothing that we know
         raise CannotAttach(named)
-    cut = None if tokens_per_device is None else MicroBatch(tokens_per_device=tokens_per_device, cap="soft")
+    cut = None
+    if isinstance(tokens_per_device, int):
+        cut = MicroBatch(tokens_per_device=tokens_per_device, cap="soft")
     owner, folder = owners[0], None if ledger is None else Path(ledger)
     if folder is not None and folder.is_file():
         raise LedgerError("the ledger needs a folder, and this is a file: name another place", folder)
@@ -116,17 +120,19 @@ def wrap(
     same = False
     with nullcontext() if existing is None else existing.suspended():
         with shared(lambda reasons: owner.gather(trainer, reasons)):
-            request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut)
+            request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut, finds=finds)
             packs = owner.packs and mode == "enforce"
-            request = replace(request, report_to=report_to, padding=padding if packs else "padded")
+            request = replace(request, report_to=report_to, padding=padding if packs else "padded", finds_budget=finds)
             same = existing is not None and existing.request.same_as(request)
             if report_to is not None and not owner.reports:
                 raise _refused(trainer, owner, request, "report_to", no_loggers(owner.framework))
             if padding == "free" and not packs:
                 raise _refused(trainer, owner, request, "padding_free", no_packing(owner.framework))
+            if finds and not owner.finds_budgets:
+                raise _refused(trainer, owner, request, "found_budget", no_finding(owner.framework))
             if not same:
                 owner.check_attach(trainer, request)
-        beside = {"mode": mode, "report_to": report_to, "padding": request.padding}
+        beside = {"mode": mode, "report_to": report_to, "padding": request.padding, "finds_budget": finds}
         own = {**beside, "dataset_size": request.reading.dataset_size, **request.spec.values}
         everyones = owner.gather(trainer, (same, own))
     _require_equal([asked for _, asked in everyones])
@@ -198,6 +204,18 @@ def no_packing(framework: str) -> str:
         f'the adapter of {framework} does not lay completions end to end: wrap with padding="padded" (the framework\'s '
         "own setting for it, where it has one, stays as it is)"
     )
+
+
+def no_finding(framework: str) -> str:
+    """The reason why tokens_per_device="auto" is refused, and the way out."""
+    return (
+        f'the adapter of {framework} does not find a token budget while a run goes on (tokens_per_device="auto"): give '
+        "a number of tokens, or leave it out"
+    )
+
+
+def _at_least_one(tokens: object) -> bool:
+    return isinstance(tokens, int) and tokens >= 1
 
 
 def _put_back(owner: Adapter, trainer: object, request: Request, failure: BaseException) -> Attachment:
@@ -276,6 +294,8 @@ def _request(
     ledger: Path | None,
     allow: frozenset[str],
     cut: MicroBatch | None,
+    *,
+    finds: bool = False,
 ) -> Request:
     from batchbridge.reading.read import read
 
@@ -297,7 +317,7 @@ def _request(
             other = other.replace(**{"order.seed": own.spec.order.seed})
         # Devices and micro-batches are this trainer's own: they are not part of the meaning.
         spec = other.replace(topology=own.spec.topology, micro_batch=own_cut)
-        if cut is None and mode == "enforce" and isinstance(like, Spec):
+        if cut is None and not finds and mode == "enforce" and isinstance(like, Spec):
             cut = _budget(like.micro_batch, own_cut)
     if cut is not None:
         spec = spec.replace(micro_batch=cut)
