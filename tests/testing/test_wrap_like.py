@@ -89,6 +89,21 @@ def test_where_no_adapter_reaches_the_loggers_that_is_a_reason_by_name_beside_al
     assert not hasattr(trainer, "batchbridge")
 
 
+def test_a_budget_that_an_adapter_does_not_find_is_refused_and_one_that_it_does_is_its_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(CannotAttach, match=r"found_budget: .* give a number of tokens") as caught:
+        wrap(Trainer(), tokens_per_device="auto")
+    assert list(caught.value.reasons) == ["found_budget"]
+    monkeypatch.setattr(WrappingAdapter, "finds_budgets", True)
+    trainer = wrap(Trainer(), tokens_per_device="auto")
+    request = trainer.batchbridge.request
+    assert (request.finds_budget, request.budget) == (True, None)
+    assert request.spec.micro_batch == request.reading.spec.micro_batch
+    assert wrap(trainer, tokens_per_device="auto").batchbridge.request is request
+    assert not wrap(trainer).batchbridge.request.finds_budget
+
+
 @pytest.mark.parametrize("adapter", [EasyR1Adapter, OpenInstructAdapter])
 def test_the_frameworks_whose_loggers_are_not_reached(adapter: type[Adapter]) -> None:
     assert adapter.reports == ""

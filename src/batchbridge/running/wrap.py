@@ -120,7 +120,7 @@ def wrap(
     same = False
     with nullcontext() if existing is None else existing.suspended():
         with shared(lambda reasons: owner.gather(trainer, reasons)):
-            request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut, finds=finds)
+            request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut, finds)
             packs = owner.packs and mode == "enforce"
             request = replace(request, report_to=report_to, padding=padding if packs else "padded", finds_budget=finds)
             same = existing is not None and existing.request.same_as(request)
@@ -294,8 +294,7 @@ def _request(
     ledger: Path | None,
     allow: frozenset[str],
     cut: MicroBatch | None,
-    *,
-    finds: bool = False,
+    finds: bool,
 ) -> Request:
     from batchbridge.reading.read import read
 

@@ -16,7 +16,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from batchbridge.kit.found_budgets import PassMemory
 
-
 Breaks = Callable[[int, str, int], bool]
 
 
@@ -24,9 +23,9 @@ class LimitedMemory:
     """A `DeviceMemory` of `limit` bytes. What was there before a first pass (weights) is not counted.
 
     breaks: whether memory is lost to somebody else in an operation, by the number of the pass, its part ("forward" or
-    "backward") and the operation's number there. most: the most bytes that a pass that fitted had at once. failed_in: of each pass that ran out of
-    memory the part that did. left_behind: bytes of each such pass that were still in
-    use when it was to be repeated.
+    "backward") and the operation's number there. most: the most bytes that a pass that fitted had at once. failed_in:
+    of each pass that ran out of memory the part that did. left_behind: bytes of each such pass that were still in use
+    when it was to be repeated.
     """
 
     out_of_memory: type[Exception] = torch.cuda.OutOfMemoryError
