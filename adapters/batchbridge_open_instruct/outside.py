@@ -68,6 +68,7 @@ NOTHING = (
     *("gs_*", "cache_*", "local_eval_*", "num_evals", "verbose"),
     *("checkpoint_state_*", "send_slack_alerts", "vllm_gpu_memory_utilization", "vllm_enforce_eager"),
 )
+CRITIC = ("vf_coef", "cliprange_value", "gamma", "lam")
 
 OUTSIDE: Mapping[str, str | SharedSetting] = {
     **SHARED,
@@ -75,6 +76,8 @@ OUTSIDE: Mapping[str, str | SharedSetting] = {
     **dict.fromkeys(MODEL, "the model"),
     **dict.fromkeys(PROMPTS, "the prompts"),
     **dict.fromkeys(REWARDS, "the rewards"),
+    **dict.fromkeys(CRITIC, "the critic, and advantages by its values"),
+    "alpha": "the reference model",
 }
 """Pattern of settings to what they decide; the first that fits counts. Source: the docstrings of the arguments in
 open_instruct/grpo_fast.py, dataset_transformation.py and model_utils.py."""

@@ -48,7 +48,9 @@ def told_of_critic(settings: Mapping[str, Any], sizes: OpenRlhfSizes, *, shuffle
         "critic.rollout_shuffle": FieldValue("completions" if shuffled else "none", None, same),
         "critic.aggregation": FieldValue("token_mean", None, "openrlhf averages the value loss over tokens"),
         **{path: FieldValue(settings[key], key) for path, key in OPTIONS.items()},
-        "critic.learning_rate": FieldValue(settings[rate], rate),
+        "critic.learning_rate": FieldValue(
+            settings[rate], rate, None, ("critic.optim",) if holds(">=0.10.2", sizes.version) else ()
+        ),
         "critic.max_gradient_norm": FieldValue(settings[norm], norm),
     }
     if settings[names.FREEZING] >= 0:

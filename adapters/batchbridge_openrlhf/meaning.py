@@ -333,8 +333,7 @@ def _objective(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, F
     correction = sampler_correction(settings, version)
     replaced = gspo and correction is not None and holds(">=0.9.3", version)
     values = {
-        # gspo clips like ppo; what differs is what the ratio is taken over.
-        "surrogate": FieldValue("ppo", "actor.policy_loss_type"),
+        "surrogate": FieldValue("ppo", None, "PolicyLoss of openrlhf clips so, whatever its type"),
         "clip_low": FieldValue(low, key),
         "clip_high": FieldValue(high, key),
         "old_logprobs": FieldValue(
@@ -342,7 +341,12 @@ def _objective(settings: Mapping[str, Any], sizes: OpenRlhfSizes) -> dict[str, F
             None,
             "openrlhf scores a rollout before it trains on it; gspo with a correction takes the sampler's",
         ),
-        "sampler_correction": FieldValue(None if replaced else correction, correction_key(version)),
+        "sampler_correction": FieldValue(
+            None if replaced else correction,
+            correction_key(version),
+            None,
+            correction_words(version) if correction else (),
+        ),
         "kl_placement": FieldValue(("loss" if in_loss else "reward") if coefficient else "none", "algo.kl.use_loss"),
     }
     if coefficient:
@@ -377,6 +381,14 @@ def correction_key(version: str) -> str:
     """The option that turns a correction on."""
     new = holds(">=0.11.2", version)
     return names.LEVEL if new else names.CORRECTION
+
+
+def correction_words(version: str) -> tuple[str, ...]:
+    """The options that say which correction is turned on."""
+    if holds(">=0.11.2", version):
+        return names.MODE, names.GATING, names.THRESHOLD
+    kind = "use_icepop" if holds("<0.9.3", version) else names.CORRECTION_TYPE
+    return kind, names.THRESHOLD
 
 
 def precision(settings: Mapping[str, Any], version: str) -> str | None:

@@ -76,16 +76,33 @@ SHARED: Mapping[str, SharedSetting] = {
 }
 """Options that other frameworks have, too."""
 
-MODEL = ("ds.lora.*", "ds.load_in_4bit", "actor.freeze_visual_encoder")
-PROMPTS = ("data.*",)
-REWARDS = ("reward.*", "train.agent_func_path")
+MODEL = (
+    *("ds.lora.*", "ds.load_in_4bit", "actor.freeze_visual_encoder"),
+    *("lora_*", "load_in_4bit", "target_modules", "freeze_visual_encoder"),
+)
+PROMPTS = (
+    *("data.*", "prompt_split", "image_key", "label_key", "input_template", "apply_chat_template"),
+    "disable_fast_tokenizer",
+)
+REWARDS = ("reward.*", "train.agent_func_path", "overlong_*")
+CRITIC = (
+    *("critic_pretrain", "critic.adam.betas", "critic.adam.eps", "critic.adam.weight_decay"),
+    *("critic.lr_warmup_ratio", "critic.min_lr_ratio", "*value_head_prefix"),
+)
 UPDATES = (
+    *("algo.kl.horizon", "kl_horizon", "train.ema_beta", "ema_beta", "ptx_coef"),
     *("algo.kl.target", "kl_target", "train.enable_ema", "enable_ema", "critic.freezing_steps", "freezing_actor_steps"),
     *("train.partial_rollout_enable", "partial_rollout", "*.muon.[mn]*"),
 )
 NOTHING = (
     *("logger.*", "eval.*", "local_rank", "ckpt.save_*", "ckpt.path", "ckpt.max_*"),
     *("reward.num_*", "reward.offload", "data.dataloader_num_workers", "*.gradient_checkpointing_*"),
+    *("ckpt.best_metric_key", "ckpt.disable_ds", "ckpt.load_enable", "ckpt_path", "best_metric_key", "load_checkpoint"),
+    *("disable_ds_ckpt", "max_ckpt_*", "save_hf_ckpt", "*save_value_network", "*use_*universal_ckpt"),
+    *("wandb_*", "use_tensorboard", "perf", "eval_*", "dataloader_num_workers", "gradient_checkpointing*"),
+    *("ref.offload", "ref_reward_offload", "actor_init_on_gpu", "colocate_critic_reward", "*deepcompile", "*zpg"),
+    *("*overlap_comm", "*enable_sleep", "*enable_prefix_caching", "*enforce_eager", "*gpu_memory_utilization"),
+    *("*sync_backend", "*sync_with_ray", "vllm_tensor_parallel_size", "use_ms"),
 )
 
 OUTSIDE: Mapping[str, str | SharedSetting] = {
@@ -94,6 +111,7 @@ OUTSIDE: Mapping[str, str | SharedSetting] = {
     **dict.fromkeys(MODEL, "the model"),
     **dict.fromkeys(PROMPTS, "the prompts"),
     **dict.fromkeys(REWARDS, "the rewards"),
+    **dict.fromkeys(CRITIC, "the critic"),
     **dict.fromkeys(UPDATES, "what each update does"),
     "*": "",  # every option is in the tables by its newest name, and what the others mean is read
 }

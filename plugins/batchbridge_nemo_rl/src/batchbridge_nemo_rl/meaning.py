@@ -136,7 +136,8 @@ def _megatron_optimizer(native: NemoSettings) -> dict[str, FieldValue]:
         "warmup_steps": FieldValue(float(warms), f"{plan}lr_warmup_iters"),
     }
     if native[f"{router}router_load_balancing_type"] != "none" and native[f"{router}aux_loss_coeff"]:
-        values["router_loss_coefficient"] = _is(native, f"{router}aux_loss_coeff")
+        coefficient = _is(native, f"{router}aux_loss_coeff")
+        values["router_loss_coefficient"] = coefficient._replace(others=(f"{router}router_load_balancing_type",))
     return _own(native, "carried.") | {f"carried.{field}": entry for field, entry in values.items()}
 
 
