@@ -266,6 +266,7 @@ class TestLampAdapter(AdapterContract):
         ),
     )
     meanings = (({"loss": "tokens"}, {"loss.policy.aggregation": "token_mean"}),)
+    idle: ClassVar[dict[str, str]] = dict.fromkeys(("names", "note"), "compared with argparse, and they mean nothing")
     invalid = (InvalidCase(name="a slip", source=Source(values={"sead": 1}), context=CONTEXT, codes=("BB-LAMP-004",)),)
 
 

@@ -21,11 +21,11 @@ import yaml
 
 from areals_code import module
 from batchbridge.kit.key_table import settings_in
-from batchbridge_areal.settings import FACTS, KEYS, STRICT
+from batchbridge_areal.settings import DECLARED, FACTS, KEYS, STRICT
 
 READ = {*FACTS["settings"], *(row.key for row in KEYS if row.fields or row.kind.name == "group?")}
 WHOLE = ("ref", "critic", "teacher", "rollout.agent")
-KNOWN = {row.key for row in KEYS}
+KNOWN = {row.key for row in (*DECLARED, *KEYS)}
 DEFAULTS = {row.key: row.default for row in KEYS}
 
 

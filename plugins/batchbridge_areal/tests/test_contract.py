@@ -398,4 +398,10 @@ class TestArealAdapter(AdapterContract):
             )
             for code, said in OPEN.items()
         ),
+        InvalidCase(
+            name="devices as the launcher takes them",
+            source=source({"actor.backend": None, "allocation_mode": "sglang:d1+d4"}),
+            context=CONTEXT,
+            codes=("BB-AREAL-010",),
+        ),
     )

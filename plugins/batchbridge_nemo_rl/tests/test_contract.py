@@ -133,10 +133,8 @@ ASYNC: dict[str, Any] = {
     "grpo.async_grpo.max_trajectory_age_steps": 3,
     f"{LOSS}use_importance_sampling_correction": True,
 }
-SCORED: dict[str, Any] = {
-    "data.default.env_name": "reward_model",
-    "env.reward_model.resources": {"gpus_per_node": 1, "num_nodes": 1},
-}
+MODEL = {"env.reward_model.resources": {"gpus_per_node": 1, "num_nodes": 1}}
+SCORED: dict[str, Any] = {"data.default.env_name": "reward_model", **MODEL}
 MEGATRON: dict[str, Any] = {
     "policy.megatron_cfg.enabled": True,
     "policy.dtensor_cfg.enabled": False,
@@ -205,6 +203,15 @@ class TestNemoAdapter(AdapterContract):
             )
         ),
         ({"grpo.seed": None}, {}),
+        (
+            {"grpo.reward_scaling": {"enabled": True, "target_min": -1.0}},
+            {
+                "open_terms": (
+                    "rollout: grpo.reward_scaling.enabled true",
+                    "rollout: grpo.reward_scaling.target_min -1.0",
+                )
+            },
+        ),
         ({"loss_fn.ratio_clip_min": None}, {}),
     )
     excused: ClassVar[dict[str, str]] = {
@@ -255,6 +262,14 @@ class TestNemoAdapter(AdapterContract):
             },
             GSPO,
         ),
+        _valid(
+            "experts that are balanced",
+            {
+                **MEGATRON,
+                "policy.megatron_cfg.moe_router_load_balancing_type": "aux_loss",
+                "policy.megatron_cfg.moe_aux_loss_coeff": 0.01,
+            },
+        ),
         _valid("megatron", {**MEGATRON, "policy.megatron_cfg.scheduler.lr_decay_style": "cosine"}),
         _valid(
             "cispo, icepop",
@@ -270,6 +285,10 @@ class TestNemoAdapter(AdapterContract):
         _valid("gdpo", {"grpo.adv_estimator.name": "gdpo", f"{LOSS}positive_example_nll_weight": 0.1}),
         _valid("reinforce++", {"grpo.adv_estimator.name": "reinforce_plus_plus", f"{LOSS}use_kl_in_reward": True}),
         _valid("nodes of NeMo-Gym, beside the cluster", {"env.nemo_gym.num_gpu_nodes": 5}, DEFAULTS),
+        _valid(
+            "a reward model in validation",
+            {"data.validation.env_name": "reward_model", "cluster.num_nodes": 2, **MODEL},
+        ),
         _valid("a reward model on the node", {**SCORED, "cluster.gpus_per_node": 9}, DEFAULTS),
         _valid("a reward model on its own node", {**SCORED, "cluster.num_nodes": 2}, DEFAULTS),
         _valid(

@@ -20,6 +20,7 @@ from batchbridge import Source
 from batchbridge.kit import Context, Row, group_advantages, token_weights
 from batchbridge_nemo_rl.config import NemoAdapter
 from batchbridge_nemo_rl.outside import OUTSIDE
+from batchbridge_nemo_rl.settings import DECLARED
 
 RECIPES: dict[str, Any] = json.loads(Path(__file__).with_name("recipes.json").read_text(encoding="utf-8"))
 VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))
@@ -32,7 +33,11 @@ def test_a_recipe_is_read_as_nemo_rls_loader_reads_it(recipe: list[Any]) -> None
     theirs = {RECIPES["keys"][key]: RECIPES["values"][value] for key, value in pairs}
     adapter = NemoAdapter()
     reading = adapter.read(Source(values={"grpo.seed": 42, **theirs}), CONTEXT)
-    assert {key: reading.native[key] for key in theirs} == theirs
+    declared = theirs.keys() & {row.key for row in DECLARED}
+    assert declared <= reading.given.keys()
+    assert {key: reading.native[key] for key in theirs.keys() - declared} == {
+        key: value for key, value in theirs.items() if key not in declared
+    }
     found = [*reading.findings, *adapter.check(reading)]
     codes = sorted({one.code for one in found if one.severity == "error" or one.undecided})
     assert codes == (recipe[4] if len(recipe) > 4 else [])

@@ -26,6 +26,7 @@ from batchbridge.kit import (
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_prime_rl.config import PrimeRLAdapter
 from batchbridge_prime_rl.rules import RULES
+from batchbridge_prime_rl.settings import KEYS, SHARED
 
 PUBLISHED = Path(__file__).with_name("published.json")
 CONTEXT = Context(framework_version="0.8.0")
@@ -250,6 +251,17 @@ def test_what_has_no_word_is_left_open_by_name(why: str) -> None:
     assert why in found.message
 
 
+def _said_twice() -> dict[str, Any]:
+    """A value of each setting that the run and its parts have to say alike, said by all of them."""
+    kinds = {row.key: row.kind for row in KEYS}
+    said: dict[str, Any] = {}
+    for key, parts in SHARED.items():
+        tried = (*kinds[key].schema.get("enum", ()), "a_word", 2, True)
+        value = next(value for value in tried if value is not None and kinds[key].takes(value))
+        said |= {} if key in (*REVERSE_TEXT, "model.vlm") else dict.fromkeys((key, *parts), value)
+    return said
+
+
 class TestPrimeRLAdapter(AdapterContract):
     adapter_class = PrimeRLAdapter
     framework_modules = ("prime_rl", "torch", "vllm", "verifiers", "pydantic_config")
@@ -330,6 +342,12 @@ class TestPrimeRLAdapter(AdapterContract):
             ),
             context=CONTEXT,
             spec=MEANING.replace(**{"carried.max_gradient_norm": 0.0}),
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="said twice",
+            source=Source(values={**REVERSE_TEXT, **_said_twice()}),
+            context=CONTEXT,
             source_has_world_size=True,
         ),
         ValidCase(name="echo", source=Source(values=ECHO), context=CONTEXT, source_has_world_size=True),

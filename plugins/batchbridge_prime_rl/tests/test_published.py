@@ -17,14 +17,17 @@ import pytest
 
 from batchbridge import Source
 from batchbridge.kit import Context
+from batchbridge.kit.key_table import settings_in
 from batchbridge_prime_rl.config import PrimeRLAdapter
 from batchbridge_prime_rl.outside import OUTSIDE
-from batchbridge_prime_rl.settings import KEYS, NAMES, SHARED
+from batchbridge_prime_rl.settings import DECLARED, KEYS, NAMES, SHARED
 
 HERE = Path(__file__).parent
 PUBLISHED: dict[str, Any] = json.loads((HERE / "published.json").read_text(encoding="utf-8"))
 LEFT: dict[str, str] = json.loads((HERE / "not_compared.json").read_text(encoding="utf-8"))
-DEFAULTS = {row.key: row.default for row in KEYS}
+DEFAULTS = {row.key: row.default for row in (*DECLARED, *KEYS)}
+COMPUTED = ("orchestrator.num_train_workers", "orchestrator.pad_to_multiple_of")
+"""Settings that decide nothing here, of which prime-rl computes the defaults."""
 CONTEXT = Context(framework_version="0.8.0")
 DISTILLED = ("opd", "opsd", "sft")
 
@@ -36,8 +39,10 @@ def _given(file: str) -> Source:
 @pytest.mark.parametrize("file", PUBLISHED)
 def test_a_published_configuration_is_read_as_prime_rl_reads_it(file: str) -> None:
     given, resolved = PUBLISHED[file]["given"], PUBLISHED[file]["resolved"]
-    native = PrimeRLAdapter().read(_given(file), CONTEXT).native
-    compared = NAMES - set(LEFT) - (set(SHARED) - set(given))
+    said = dict(settings_in(_given(file).values, NAMES))
+    declared = {row.key: said.get(row.key, row.default) for row in DECLARED if row.key not in COMPUTED}
+    native = {**declared, **PrimeRLAdapter().read(_given(file), CONTEXT).native}
+    compared = set(native) - set(LEFT) - (set(SHARED) - set(given))
     if native["deployment.type"] == "multi_node":
         compared -= {"deployment.num_train_gpus"}  # not there; the adapter has nodes times devices of a node in it
     if native["trainer.optim.type"] not in ("adamw", "muon"):

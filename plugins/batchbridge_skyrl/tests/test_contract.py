@@ -408,6 +408,33 @@ class TestSkyRLAdapter(AdapterContract):
         _invalid("mini-batch", 17, {"trainer.policy_mini_batch_size": 300}),
         _invalid("micro-batch", 17, {"trainer.micro_train_batch_size_per_gpu": 7}),
         _invalid("critic", 18, {"trainer.critic.model.path": "a/b", "trainer.critic_mini_batch_size": 300}),
+        _invalid(
+            "the critic's devices",
+            18,
+            {
+                "trainer.critic.model.path": "a/b",
+                "trainer.placement.colocate_all": False,
+                "trainer.placement.critic_num_nodes": 3,
+            },
+        ),
+        _invalid(
+            "the critic's sequences",
+            18,
+            {
+                "trainer.critic.model.path": "a/b",
+                "trainer.placement.colocate_all": False,
+                "trainer.placement.critic_num_gpus_per_node": 3,
+            },
+        ),
+        _invalid(
+            "padding",
+            13,
+            {
+                "trainer.strategy": "megatron",
+                "trainer.policy.megatron_config.context_parallel_size": 2,
+                "trainer.remove_microbatch_padding": False,
+            },
+        ),
         _invalid("checkpoints", 19, {"trainer.max_ckpts_to_keep": 0}),
         _invalid("loss", 20, {f"{ALGORITHM}policy_loss_type": "ppo"}),
         _invalid("estimator", 20, {f"{ALGORITHM}advantage_estimator": "remax"}),

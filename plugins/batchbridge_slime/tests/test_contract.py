@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
 from batchbridge import Source, Spec
 from batchbridge.kit import (
     Advantage,
@@ -287,6 +289,10 @@ class TestSlimeAdapter(AdapterContract):
         "lr-decay-style = 'WSD'": "left open",
         "global-batch-size": "a rollout of one step is scored in it, unless an option of another purpose is there",
     }
+    idle: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("use-routing-replay", "use-rollout-routing-replay"),
+        "they decide who scores a rollout of one step, which is not written back; see below",
+    )
     invalid = (
         *(
             InvalidCase(name=f"rule {code}", source=source(said), context=CONTEXT, codes=(f"BB-SLIME-{code:03}",))
@@ -304,3 +310,18 @@ class TestSlimeAdapter(AdapterContract):
         ),
     )
     corpus = Path(__file__).with_name("commands")
+
+
+@pytest.mark.parametrize(
+    ("options", "scored"),
+    [
+        ((), "detached"),
+        (("use-routing-replay",), "rollout_start"),
+        (("use-routing-replay", "use-rollout-routing-replay"), "detached"),
+    ],
+)
+def test_who_scores_a_rollout_of_one_step(options: tuple[str, ...], scored: str) -> None:
+    said = {**VALUES, "global-batch-size": 256, **dict.fromkeys(options, True)}
+    spec = SlimeAdapter().read(Source(values=said), CONTEXT).spec
+    assert spec is not None
+    assert spec.objective.old_logprobs == scored

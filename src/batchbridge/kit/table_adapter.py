@@ -35,6 +35,9 @@ class TableAdapter(FramedAdapter):
 
     keys: ClassVar[Sequence[Key]]
     """Every setting, in the order in which they are written."""
+    declared: ClassVar[Sequence[Key]] = ()
+    """Settings that the framework declares and that decide nothing here: they are known by their names, their values
+    are held to their kinds, and nothing else sees them. What one decides, `outside` may say."""
     together: ClassVar[Sequence[Together]] = ()
     """Settings that only together say canonical fields."""
     constants: ClassVar[Mapping[str, Any]] = {}
@@ -103,31 +106,37 @@ class TableAdapter(FramedAdapter):
         these."""
         from batchbridge.kit.file_schema import changed, elsewhere, nested, setting
 
-        rows = keys_of(self.keys, version)
+        rows = keys_of((*self.declared, *self.keys), version)
         leaves = {
             key: setting(row, decides=self.decides(key), interpolates=self.interpolates) for key, row in rows.items()
         }
-        leaves |= dict(elsewhere(self.keys, rows, f"{self.name} {version}", self.name))
+        leaves |= dict(elsewhere((*self.declared, *self.keys), rows, f"{self.name} {version}", self.name))
         may_be_null = {"type": ["object", "null"]}
         return changed(nested(leaves, strict=self.strict), lambda group: {**group, **may_be_null}, lambda leaf: leaf)
 
     def detect(self, source: Source) -> float:
         """The share of a source's keys that are settings; half of the certainty where there are few."""
         said = {key for key in source.values if isinstance(key, str)}
-        heads = {row.key.partition(".")[0] for row in self.keys} | {row.key for row in self.keys}
+        known = {row.key for row in (*self.declared, *self.keys)}
+        heads = {key.partition(".")[0] for key in known} | known
         return len(said & heads) / len(source.values) if source.values else 0.0
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""
         already = len(source.problems)
         rows = keys_of(self.keys, version)
+        known = {**keys_of(self.declared, version), **rows}
         if context.world_size and not source.values and not source.argv:
             needed = self.alone(context.world_size).items()
             source = dataclasses.replace(source, values={key: value for key, value in needed if value is not None})
-        source = self.settings_of(source, rows)
-        given = read_values(source, rows, self.framework, self.codes)
+        source = self.settings_of(source, known)
+        given = read_values(source, known, self.framework, self.codes)
+        for key in known.keys() - rows.keys():
+            del given.native[key]
         found += [*source.problems[already:], *given.findings]
         for key, others in self.follows.items():
+            if key not in rows:
+                continue
             values = [given.native[other] for other in others]
             if None not in values:
                 given.fill(key, reduce(mul, values))

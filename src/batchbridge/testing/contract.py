@@ -23,6 +23,7 @@ from batchbridge.testing.hostile import FOREIGN, HOSTILE, HOSTILE_SOURCES
 from batchbridge.testing.laws import Case, InvalidCase, UndecidedCase, ValidCase
 from batchbridge.testing.laws_of_enforcement import EnforcementLaws
 from batchbridge.testing.laws_of_findings import FindingLaws
+from batchbridge.testing.laws_of_idle_settings import IdleSettingLaws
 from batchbridge.testing.laws_of_reading import ReadingLaws
 from batchbridge.testing.laws_of_settings import SettingLaws
 from batchbridge.testing.laws_of_steps import StepLaws
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["AdapterContract", "InvalidCase", "UndecidedCase", "ValidCase"]
 
 
-class AdapterContract(ReadingLaws, SettingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
+class AdapterContract(ReadingLaws, SettingLaws, IdleSettingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
     """The contract of an adapter, for a subclass `Test...` with the attributes of `Laws`: pytest runs it; see the
     module."""
 

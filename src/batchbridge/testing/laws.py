@@ -106,6 +106,9 @@ class Laws:
     excused: ClassVar[Mapping[str, str]] = {}
     """Exceptions of the laws of single settings, and why: a word of a row ("grpo.kind = 'plain'"), or a setting of
     which no case shows the default, or of which other values are read and cannot be written."""
+    idle: ClassVar[Mapping[str, str]] = {}
+    """Settings that decide nothing in any case, and why they are rows all the same. One that a case shows to decide
+    something, or that no case has, is an error here."""
     unreadable_forms: ClassVar[Collection[str]] = ()
     """Names of forms in `Written.text` that nobody reads as a file, such as a call in Python; never yaml, json, toml,
     argv."""
@@ -239,3 +242,23 @@ def differences(wanted: Spec, got: Spec | None) -> str:
 def with_value(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
     head, rest = path[0], path[1:]
     return {**values, head: with_value(values[head], rest, value) if rest else value}
+
+
+def other_values(value: Any) -> list[Any]:
+    """Other values of a value's type."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [2 * value, value // 2, value + 1, 1, 0]
+    if isinstance(value, float):
+        return [2 * value, value / 2, 0.5, 0.0]
+    return [1, 0.5, 64, True] if value is None else []
+
+
+def distinct(values: list[Any], but: Any) -> list[Any]:
+    """Values that are given at all, each once, without `but`."""
+    found: list[Any] = []
+    for value in values:
+        if value is not None and value != but and value not in found:
+            found.append(value)
+    return found

@@ -14,7 +14,7 @@ from batchbridge.meaning.findings import verdict
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.arguments import changed_source
 from batchbridge.reading.read import read_source
-from batchbridge.testing.laws import Laws, ValidCase, differences, spec_of, vacuous
+from batchbridge.testing.laws import Laws, ValidCase, differences, distinct, other_values, spec_of, vacuous
 
 MOST = 3
 """Other values of a setting that are looked at in a case."""
@@ -164,7 +164,7 @@ class SettingLaws(Laws):
             words = [native[key] for native in (*said, *(settings for settings, _ in self.meanings)) if key in native]
             words += [word[key] for word in self._words() if key in word]
             found = 0
-            for value in _distinct([*_others(old.native[key]), *words], old.native[key]):
+            for value in distinct([*other_values(old.native[key]), *words], old.native[key]):
                 reading, findings = self._judge(changed_source(case.source, {key: value}), case.context)
                 if reading.spec is None or verdict(findings) != "valid" or reading.native.get(key) == old.native[key]:
                     continue
@@ -182,23 +182,3 @@ _STRANGER = "no_such_setting_of_anybody"
 
 def _holds(word: Mapping[str, Any], native: Mapping[str, Any]) -> bool:
     return all(key in native and native[key] == value for key, value in word.items())
-
-
-def _others(value: Any) -> list[Any]:
-    """Other values of a value's type."""
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int):
-        return [2 * value, value // 2, value + 1, 1, 0]
-    if isinstance(value, float):
-        return [2 * value, value / 2, 0.5, 0.0]
-    return [1, 0.5, 64, True] if value is None else []
-
-
-def _distinct(values: list[Any], but: Any) -> list[Any]:
-    """Values that are given at all, each once, without `but`."""
-    found: list[Any] = []
-    for value in values:
-        if value is not None and value != but and value not in found:
-            found.append(value)
-    return found

@@ -153,6 +153,7 @@ class TestEasyR1(AdapterContract):
     excused: ClassVar = dict.fromkeys(
         ("algorithm.filter_low", "algorithm.filter_high"), "bounds that change a filter which has no word but custom"
     )
+    idle: ClassVar = {"worker.actor.padding_free": "asked of a running trainer whose prompts have images"}
     valid = (
         valid("64 prompts x 8 in steps of 16 prompts", spec=MEANING),
         valid(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import ClassVar
+
 from batchbridge.contract.reading import Context, Source
 from batchbridge.meaning.spec import (
     Advantage,
@@ -117,11 +121,16 @@ REFUSED_CASES = {
 }
 
 
+IDLE = json.loads((Path(__file__).parents[1] / "idle_settings.json").read_text(encoding="utf-8"))
+"""Adapter -> reason -> settings that upstream declares, and of which no case shows that they decide anything."""
+
+
 class TestOpenR1(AdapterContract):
     adapter_class = OpenR1Adapter
     framework_modules = ("accelerate", "datasets", "open_r1", "torch", "transformers", "trl")
     unknown_version = "0.13.0"
     written_version = "1.16.0"
+    idle: ClassVar = {key: why for why, keys in IDLE["open_r1"].items() for key in keys}
     codes_without_a_case = ("BB-TRL-054",)  # a configuration object alone meets it
     unreadable_forms = ("python",)
     launchers_key = "num_processes"

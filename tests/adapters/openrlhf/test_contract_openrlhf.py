@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import ClassVar
 
 from batchbridge.contract.reading import Context, Source
@@ -65,6 +67,15 @@ FLAT = {
     "advantage_estimator": "rloo",
     "init_kl_coef": 1e-3,
 }
+
+CORRECTED = {
+    "use_kl_loss": True,
+    "kl_estimator": "k2",
+    "param_dtype": "fp16",
+}
+GATED = {"algo.advantage.is_correction_enable": True, "algo.advantage.is_correction_type": "icepop"}
+EARLY = {"enable_vllm_is_correction": True, "use_icepop": True, "vllm_is_truncated_threshold": [0.5, 2.0]}
+"""Of releases with other words for the KL term, the precision and the correction of the sampler."""
 
 COMMAND = (
     *("ray", "job", "submit", "--address=http://127.0.0.1:8265", "--", "python3", "-m", "openrlhf.cli.train_ppo_ray"),
@@ -153,6 +164,10 @@ REFUSED_CASES = {
 }
 
 
+IDLE = json.loads((Path(__file__).parents[1] / "idle_settings.json").read_text(encoding="utf-8"))
+"""Adapter -> reason -> settings that upstream declares, and of which no case shows that they decide anything."""
+
+
 class TestOpenRlhfAdapter(AdapterContract):
     adapter_class = OpenRlhfAdapter
     framework_modules = ("openrlhf", "torch", "transformers", "deepspeed", "ray", "vllm")
@@ -179,7 +194,24 @@ class TestOpenRlhfAdapter(AdapterContract):
             {"train.micro_batch_size": None, "rollout.micro_batch_size": None},
             {"micro_batch.completions_per_device": 1, "micro_batch.forward_completions_per_device": None},
         ),
+        (
+            {"actor.policy_loss_type": "gspo"},
+            {
+                "objective.ratio_level": "sequence",
+                "loss.policy.aggregation": "sequence_mean",
+                "loss.policy.count_empty": False,
+            },
+        ),
+        (
+            {"actor.optim": "muon", "actor.muon.lr": 0.5},
+            {
+                "carried.optimizer": "muon",
+                "carried.learning_rate": 0.5,
+                "carried.weight_decay_excludes": "nothing",
+            },
+        ),
     )
+    idle: ClassVar = {key: why for why, keys in IDLE["openrlhf"].items() for key in keys}
     excused: ClassVar = {
         "algo.advantage.estimator": "gae: the default has a critic, whose settings have tests of their own",
         "train.agent_func_path": "code of the user's own, whose trajectories no setting asks for",
@@ -189,6 +221,30 @@ class TestOpenRlhfAdapter(AdapterContract):
         case("dynamic batches", Source(values=DYNAMIC)),
         case("a critic", Source(values={**WHOLE_EPISODE, "algo.advantage.estimator": "gae"})),
         case("flat names", Source(values=FLAT), Context(framework_version="0.10.1.post2")),
+        case("flat names, a KL term", Source(values={**FLAT, **CORRECTED}), Context(framework_version="0.10.1.post2")),
+        case(
+            "flat names, a correction",
+            Source(values={**FLAT, "enable_vllm_is_correction": True, "vllm_is_correction_type": "icepop"}),
+            Context(framework_version="0.10.1.post2"),
+        ),
+        case(
+            "flat names, asynchronous",
+            Source(values={**FLAT, "async_train": True, "async_queue_size": 3}),
+            Context(framework_version="0.10.1.post2"),
+        ),
+        case("icepop", Source(values={**FLAT, **EARLY}), Context(framework_version="0.9.2")),
+        case("a gated correction", Source(values={**WHOLE_EPISODE, **GATED}), Context(framework_version="0.11.1")),
+        case(
+            "a critic with Muon",
+            Source(
+                values={
+                    **WHOLE_EPISODE,
+                    "algo.advantage.estimator": "gae",
+                    "critic.optim": "muon",
+                    "critic.muon.lr": 0.5,
+                }
+            ),
+        ),
         case("a command", Source(argv=COMMAND)),
         case("a tail", Source(values=WHOLE_EPISODE), Context(framework_version="0.11.2", dataset_size=20)),
     )

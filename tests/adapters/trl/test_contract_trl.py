@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -177,11 +179,16 @@ REFUSED_CASES = {
 }
 
 
+IDLE = json.loads((Path(__file__).parents[1] / "idle_settings.json").read_text(encoding="utf-8"))
+"""Adapter -> reason -> settings that upstream declares, and of which no case shows that they decide anything."""
+
+
 class TestTrl(AdapterContract):
     adapter_class = TrlAdapter
     framework_modules = ("accelerate", "datasets", "torch", "transformers", "trl")
     unknown_version = "0.13.0"
     written_version = VERSION
+    idle: ClassVar = {key: why for why, keys in IDLE["trl"].items() for key in keys}
     meanings = (
         (
             {"gradient_accumulation_steps": None},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import ClassVar
 
 from batchbridge.contract.reading import Context, Source
@@ -162,6 +164,10 @@ REFUSED_CASES = {
 }
 
 
+IDLE = json.loads((Path(__file__).parents[1] / "idle_settings.json").read_text(encoding="utf-8"))
+"""Adapter -> reason -> settings that upstream declares, and of which no case shows that they decide anything."""
+
+
 class TestVerl(AdapterContract):
     adapter_class = VerlAdapter
     framework_modules = ("hydra", "omegaconf", "ray", "torch", "transformers", "verl")
@@ -180,6 +186,16 @@ class TestVerl(AdapterContract):
         (
             {"data.train_batch_size": 512, f"{ACTOR}ppo_mini_batch_size": None},
             {"rollout.prompts_per_rollout": 512, "optimizer_step.completions_per_step": 1024},
+        ),
+        (
+            {
+                "model_engine": "torchtitan",
+                f"{ACTOR}optim.name": "AdamW",
+                f"{ACTOR}optim.eps": 1e-6,
+                f"{ACTOR}optim.decay_type": "constant",
+                f"{ACTOR}optim.lr_scheduler_type": None,
+            },
+            {"carried.optimizer_epsilon": 1e-6},
         ),
         (
             {
@@ -209,6 +225,7 @@ class TestVerl(AdapterContract):
             },
         ),
     )
+    idle: ClassVar = {key: why for why, keys in IDLE["verl"].items() for key in keys}
     excused: ClassVar = {
         "algorithm.adv_estimator": "gae: the default has a critic, whose settings have tests of their own",
         f"{ACTOR}ppo_micro_batch_size_per_gpu": "null, which only token budgets leave",
@@ -314,6 +331,14 @@ class TestVerl(AdapterContract):
             "generation that runs ahead of everything",
             {**AHEAD, f"{SAMPLER}max_off_policy_strategy": "wait"},
             spec=MEANING.replace(staleness=Staleness(mode="unbounded", maximum=None)),
+        ),
+        valid(
+            "an optimal baseline of each token",
+            {
+                "trainer.use_v1": False,
+                "algorithm.adv_estimator": "optimal_token_baseline",
+                f"{ACTOR}calculate_sum_pi_squared": True,
+            },
         ),
         valid("importance weights of the sampler", {"algorithm.rollout_correction.rollout_is": "token"}),
         ValidCase(

@@ -36,6 +36,7 @@ class ArealAdapter(TableAdapter):
     versions = ">=1.0"
     newest_version = "1.0.4"
     keys = settings.KEYS
+    declared = settings.DECLARED
     constants = settings.FACTS["constants"]
     codes = Codes.of("BB-AREAL")
     outside = "batchbridge_areal.outside:OUTSIDE"
@@ -51,7 +52,7 @@ class ArealAdapter(TableAdapter):
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The devices are part of a text, so that they are looked for before anything is read."""
-        rows = {row.key: row for row in self.keys}
+        rows = {row.key: row for row in (*self.declared, *self.keys)}
         world = context.world_size
         if source.values or source.argv:
             told = settings.devices(
@@ -158,7 +159,7 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-_HEADS = {row.key.partition(".")[0] for row in settings.KEYS}
+_HEADS = {row.key.partition(".")[0] for row in (*settings.DECLARED, *settings.KEYS)}
 _FREE = Key("", anything)
 
 

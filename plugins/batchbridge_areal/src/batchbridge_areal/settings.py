@@ -1,5 +1,5 @@
-"""AReaL's settings by name: `settings.json` has those that decide something, with kinds and defaults, the names of all
-others by their groups, and what its code fixes.
+"""AReaL's settings by name: `settings.json` has those that decide something, with kinds and defaults, the names of
+those that decide nothing here by their groups (`declared`), and what its code fixes.
 
 Source: AReaL 1.0.4 (4aef98d) api/cli_args.py PPOConfig and the classes of its fields; api/alloc_mode.py.
 """
@@ -87,8 +87,8 @@ KEYS = (
     Key("actor.adv_norm", _group(NORM)),
     Key("actor.rejection_sampling", _group(REJECTION)),
     Key("rollout.agent", anything),
-    *(Key(group + name, anything) for group, names in FACTS["others"].items() for name in names.split()),
 )
+DECLARED = tuple(Key(group + name, anything) for group, names in FACTS["declared"].items() for name in names.split())
 STRICT = ("actor.", "gconfig.", "rollout.", "train_dataset.", "cluster.")
 """Groups in which a stranger is an error. The whole configuration may be a class of the program's own, with more."""
 DIMENSIONS = {"d": "data", "t": "tensor", "p": "pipeline", "c": "context", "e": "expert"}

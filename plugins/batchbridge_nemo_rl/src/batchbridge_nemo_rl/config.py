@@ -39,6 +39,7 @@ class NemoAdapter(TableAdapter):
     versions = ">=0.7"
     newest_version = "0.7.0"
     keys = settings.KEYS
+    declared = settings.DECLARED
     together = settings.TOGETHER
     constants = settings.FACTS["constants"]
     follows = settings.FACTS["follows"]

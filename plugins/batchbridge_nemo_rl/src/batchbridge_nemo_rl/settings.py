@@ -1,7 +1,7 @@
 """NeMo-RL's settings. `settings.json` is the table: kind, the value in examples/configs/grpo_math_1B.yaml (which the
 command takes without --config) and, where it has one of its own, its canonical field. Beside it:
 
-- `others`: settings of the groups in which a stranger is an error, that decide nothing here;
+- `declared`: settings of the groups in which a stranger is an error, that decide nothing here;
 - `follows`: interpolations in that file, with the settings that they name, or whose product they are;
 - `constants`: what grpo.setup, shard_by_batch_size and DTensorPolicyWorker.train fix;
 - `together`: what several settings say;
@@ -21,7 +21,7 @@ from typing import Any
 
 from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key, Unsayable, recorded, recorded_together
-from batchbridge.kit.kinds import anything, flag, natural, one_of, optional, real
+from batchbridge.kit.kinds import flag, natural, one_of, optional, real
 
 FACTS: Mapping[str, Any] = json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
 ENGINES: Mapping[str, Mapping[str, str]] = FACTS["engines"]
@@ -64,7 +64,6 @@ _TOP_K = (lambda k: -1 if k is None else k, lambda k: None if k is None or k < 1
 _BOUND = (lambda bound: 0.0 if bound is None else canonical_bound(bound), native_bound)
 KEYS = (
     *recorded(FACTS["settings"]),
-    *(Key(key, anything) for key in FACTS["others"]),
     Key("grpo.max_num_steps", natural, ENDLESS, "horizon.rollouts", _STEPS, unit="rollouts"),
     Key("grpo.max_num_epochs", natural, 1, "horizon.epochs", _EPOCHS, unit="epochs"),
     Key("grpo.overlong_filtering", flag, False, "rollout.truncated_completions", {True: "mask", False: "keep"}),
@@ -74,4 +73,5 @@ KEYS = (
     Key("policy.max_grad_norm", optional(real(0)), 1.0, "carried.max_gradient_norm", _BOUND),
 )
 """The rows by key: of two for one key the later counts."""
+DECLARED = tuple(recorded(FACTS["declared"]))
 TOGETHER = tuple(recorded_together(FACTS["together"]))

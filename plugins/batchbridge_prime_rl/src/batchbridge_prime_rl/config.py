@@ -27,10 +27,10 @@ class PrimeRLAdapter(TableAdapter):
     versions = ">=0.8"
     newest_version = "0.8.0"
     keys = settings.KEYS
+    declared = settings.DECLARED
     constants = settings.FACTS["constants"]
     follows: ClassVar[Mapping[str, Sequence[str]]] = {
-        **{part: (key,) for key, parts in settings.SHARED.items() for part in parts},
-        "orchestrator.pad_to_multiple_of": ("trainer.model.cp",),
+        part: (key,) for key, parts in settings.SHARED.items() for part in parts
     }
     codes = Codes.of("BB-PRIME")
     outside = "batchbridge_prime_rl.outside:OUTSIDE"
@@ -72,10 +72,8 @@ class PrimeRLAdapter(TableAdapter):
         if native[settings.BATCH] is None and native[settings.TOKENS] is None:
             filled[settings.BATCH] = 128
         filled["trainer.optim.betas2"] = 0.95 if native["trainer.optim.type"] == "muon" else 0.999
-        devices = native[settings.TRAINING]
         if native[settings.DEPLOYED] == "multi_node" and native[settings.NODES]:
-            devices = filled[settings.TRAINING] = native[settings.NODES] * native[settings.PER_NODE]
-        filled["orchestrator.num_train_workers"] = max(devices // native["trainer.model.cp"], 1)
+            filled[settings.TRAINING] = native[settings.NODES] * native[settings.PER_NODE]
         return filled
 
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:

@@ -1,7 +1,7 @@
 """prime-rl's settings. `settings.json` is the table: each field of RLConfig with its kind, its default (null also where
 it has none, or where it follows another) and the canonical field that it decides alone. Where prime-rl has alternatives
-under one name (`type`), the rows are those of all. `constants` are what its code fixes: rl/loss.py, rl/train.py,
-model.py, StandardSampler, TrainSamplingConfig.
+under one name (`type`), the rows are those of all. `declared` are those that decide nothing here. `constants` are what
+its code fixes: rl/loss.py, rl/train.py, model.py, StandardSampler, TrainSamplingConfig.
 
 Source: prime-rl 0.8.0 (v0.8.1.dev67, 559b44772) packages/prime-rl-configs, configs/*.py.
 """
@@ -45,7 +45,8 @@ KEYS = (
     Key(SOURCES, _TABLES, [], meaning="environments, with settings of their own"),
 )
 """The rows by key: of two for one key the later counts."""
-NAMES = frozenset(row.key for row in KEYS)
+DECLARED = tuple(recorded(FACTS["declared"]))
+NAMES = frozenset(row.key for row in (*DECLARED, *KEYS))
 _FOLLOWED = ("ckpt.", "log.", "model.", "monitors.", "resume.", "rollout_transport.", "tokenizer.", "weight_broadcast.")
 SHARED = {"max_steps": (STEPS, "orchestrator.max_steps"), "seq_len": LENGTHS} | {
     key: tuple(part for part in (f"trainer.{key}", f"orchestrator.{key}") if part in NAMES)
@@ -54,5 +55,5 @@ SHARED = {"max_steps": (STEPS, "orchestrator.max_steps"), "seq_len": LENGTHS} | 
 }
 """Settings of the run, and those of its parts that follow them. Source: validation.propagate_shared_fields,
 RLConfig.auto_setup_weight_broadcast, auto_setup_resume."""
-SECTIONS = frozenset(row.key[:at] for row in KEYS for at, letter in enumerate(row.key) if letter == ".")
+SECTIONS = frozenset(row[:at] for row in NAMES for at, letter in enumerate(row) if letter == ".")
 """Tables: an empty one says nothing here."""

@@ -15,7 +15,7 @@ from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import FieldValue, shown
 from batchbridge_skyrl.meaning import derive, is_async
 from batchbridge_skyrl.rules import RULES
-from batchbridge_skyrl.settings import ENTRIES, FACTS, KEYS, MAIN, TOGETHER, SkyRLRun
+from batchbridge_skyrl.settings import DECLARED, ENTRIES, FACTS, KEYS, MAIN, TOGETHER, SkyRLRun
 from batchbridge_skyrl.writing import restate
 
 
@@ -27,6 +27,7 @@ class SkyRLAdapter(TableAdapter):
     versions = ">=0.3"
     newest_version = "0.4.0"
     keys = KEYS
+    declared = DECLARED
     together = TOGETHER
     constants = FACTS["constants"]
     follows = FACTS["follows"]
@@ -40,7 +41,8 @@ class SkyRLAdapter(TableAdapter):
         """Certain of a program that is known; else the share of keys that are SkyRL's."""
         if _program(source) in ENTRIES:
             return 1.0
-        said = [key in FACTS["settings"] for key, _ in settings_in(source.values, FACTS["settings"])]
+        ours = {row.key for row in (*DECLARED, *KEYS)}
+        said = [key in ours for key, _ in settings_in(source.values, ours)]
         return 0.95 * sum(said) / len(said) if said else 0.0
 
     def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
@@ -63,10 +65,6 @@ class SkyRLAdapter(TableAdapter):
                 problems.append(Finding(self.codes.unknown_key, "warning", "config", text, (place,)))
         values |= {"entrypoint": program} if program else {}
         return replace(source, values=values, problems=tuple(problems))
-
-    def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Source: TrainerConfig.__post_init__."""
-        return {"data.dataloader.num_workers": 8}
 
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, FieldValue]:
         return derive(SkyRLRun(native))

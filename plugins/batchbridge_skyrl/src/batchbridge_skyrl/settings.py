@@ -1,11 +1,12 @@
 """SkyRL's settings. `settings.json` is the table: each field of SkyRLTrainConfig with its kind, its default (null for a
 path in the user's home, and for one that follows another setting) and, where it has one of its own, its canonical
-field; `later`, what later releases added or gave another default; `constants`, what its code fixes
-(FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes); `critic`, what a critic has beside its sizes;
-`follows`, which setting one follows (SkyRLTrainConfig.__post_init__); what several settings say together; the modules
-that start a trainer, each with a name for what its own code does to rewards, or with itself where it registers
-estimators or losses; settings that the schema has no field for, with the setting and values that they need to act
-(`open`); and what others of these decide, the first pattern that fits (`outside`).
+field; `declared`, those that decide nothing here; `later` and `declared_later`, what later releases added or gave
+another default; `constants`, what its code fixes (FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes);
+`critic`, what a critic has beside its sizes; `follows`, which setting one follows (SkyRLTrainConfig.__post_init__);
+what several settings say together; the modules that start a trainer, each with a name for what its own code does to
+rewards, or with itself where it registers estimators or losses; settings that the schema has no field for, with the
+setting and values that they need to act (`open`); and what others of these decide, the first pattern that fits
+(`outside`).
 
 Source: skyrl 0.3.0 (f5bc3b78d) and 0.4.0 train/config/config.py, and what each row names.
 """
@@ -59,6 +60,14 @@ KEYS = (
     *(row._replace(versions=versions) for versions, table in FACTS["later"].items() for row in recorded(table)),
 )
 """The rows by key: of two for one key the later counts."""
+DECLARED = (
+    *recorded(FACTS["declared"]),
+    *(
+        row._replace(versions=versions)
+        for versions, table in FACTS["declared_later"].items()
+        for row in recorded(table)
+    ),
+)
 TOGETHER = tuple(recorded_together(FACTS["together"]))
 KNOWN = {
     row.keys[0].rpartition(".")[2]: [ours[0] for ours in row.values if ours[0] is not ...] for row in TOGETHER[1:4]
