@@ -138,12 +138,15 @@ class TestTinkerAdapter(AdapterContract):
     unknown_version = "0.1"
     written_version = "0.38.0"
     valid = (
-        ValidCase(name="values", source=Source(values=VALUES), context=CONTEXT, spec=MEANING),
+        ValidCase(
+            name="values", source=Source(values=VALUES), context=CONTEXT, spec=MEANING, source_has_world_size=True
+        ),
         ValidCase(
             name="least",
             source=Source(values={"horizon": {"rollouts": 1}, "lora_rank": 8}),
             context=CONTEXT,
             spec=LEAST,
+            source_has_world_size=True,
         ),
     )
     meanings = (

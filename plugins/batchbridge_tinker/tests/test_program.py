@@ -51,6 +51,8 @@ def test_the_file_is_read_as_what_it_was_written_for(tmp_path: Path) -> None:
     again = read(file, version="0.38.0", **SIZES)
     assert (again.framework, again.verdict) == ("tinker", "valid")
     assert again.spec == found.back.spec
+    alone = read(file, version="0.38.0")  # a loop has one device
+    assert (alone.verdict, alone.spec.topology.world_size) == ("valid", 1)
     other = tmp_path / "other.py"
     other.write_text(text.replace('"completions_per_step": 16', '"completions_per_step": 8'), encoding="utf-8")
     assert read(other, version="0.38.0", **SIZES).spec.optimizer_step.completions_per_step == 8

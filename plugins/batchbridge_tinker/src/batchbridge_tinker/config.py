@@ -4,9 +4,12 @@ nor torch."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from batchbridge import Behaviour, Source, Spec
+from batchbridge import Behaviour, Finding, Source, Spec
+from batchbridge.kit import Context
+from batchbridge.kit.frame import RunReading
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.writing import Problems
@@ -53,6 +56,10 @@ class TinkerAdapter(TableAdapter):
 
     def alone(self, world: int) -> Mapping[str, Any]:
         return {"horizon.epochs": 1.0}
+
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """The reading; a loop has one device, the service, where nobody says another number."""
+        return super().read_settings(source, replace(context, world_size=context.world_size or 1), version, found)
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         said = spec.values

@@ -112,40 +112,48 @@ class Found:
     clipped: list[float]
 
 
+def samples_of(
+    client: Any, spec: Spec, steps: list[Members], members: Members, kind: Callable[[Any], Any], only_kept: bool
+) -> list[Sample]:
+    """The completions of a step. kind: the precision of the policies that old log-probabilities are of."""
+    samples = []
+    for rollout, number, sample in members:
+        tokens = SCRIPT.completion(number, sample)
+        kept = not (only_kept and stand_in.is_cut(number, sample))
+        rewards = [SCRIPT.reward(number, each) for each in range(GROUP)]
+        made = Sample(
+            prompt=token_ids(number),
+            completion=tokens,
+            loss_mask=[int(kept)] * len(tokens),
+            group=number,
+            advantage=advantages(rewards, GROUP, spec.advantage)[sample],
+        )
+        if spec.objective.old_logprobs != "detached":
+            start = next(place for place, others in enumerate(steps) if rollout in {other[0] for other in others})
+            with torch.no_grad():
+                old = logprobs(kind(client.policies[start]), made)
+            more = stand_in.off(len(tokens)) if spec.objective.old_logprobs == "sampler" else 0.0
+            made = dataclasses.replace(made, old_logprobs=old + more)
+        samples.append(made)
+    return samples
+
+
 def compared(client: Any, spec: Spec, steps: list[Members], only_kept: bool = False) -> Found:
     """The gradients of a run against the oracle's, in float64, one completion at a time, by weights and steps that are
     counted here."""
     assert len(client.gradients) == len(steps)
     exact, rounded, shares = [], [], []
     for index, members in enumerate(steps):
-        of_group = {
-            number: advantages([SCRIPT.reward(number, each) for each in range(GROUP)], GROUP, spec.advantage)
-            for _, number, _ in members
-        }
-        samples = []
-        for rollout, number, sample in members:
-            tokens = SCRIPT.completion(number, sample)
-            kept = not (only_kept and stand_in.is_cut(number, sample))
-            made = Sample(
-                prompt=token_ids(number),
-                completion=tokens,
-                loss_mask=[int(kept)] * len(tokens),
-                group=number,
-                advantage=of_group[number][sample],
-            )
-            start = next(place for place, others in enumerate(steps) if others and others[0][0] == rollout)
-            if spec.objective.old_logprobs != "detached":
-                with torch.no_grad():
-                    old = logprobs(double(client.policies[start]), made)
-                more = stand_in.off(len(tokens)) if spec.objective.old_logprobs == "sampler" else 0.0
-                made = dataclasses.replace(made, old_logprobs=old + more)
-            samples.append(made)
-        weights = weights_by_hand(spec.loss.policy.aggregation, [sum(each.loss_mask) for each in samples])
         policy = client.policies[index]
-        asked: dict[str, Any] = {"term": spec.loss.policy, "objective": spec.objective, "weights": weights}
-        exact.append(step_gradient(double(policy), samples, **asked))
-        rounded.append(step_gradient(policy, samples, **asked))
-        shares.append(clipped(spec, policy, samples))
+        sides = []
+        for model, kind in ((double(policy), double), (policy, lambda one: one)):
+            samples = samples_of(client, spec, steps, members, kind, only_kept)
+            weights = weights_by_hand(spec.loss.policy.aggregation, [sum(each.loss_mask) for each in samples])
+            asked: dict[str, Any] = {"term": spec.loss.policy, "objective": spec.objective, "weights": weights}
+            sides.append((step_gradient(model, samples, **asked), samples))
+        exact.append(sides[0][0])
+        rounded.append(sides[1][0])
+        shares.append(clipped(spec, policy, sides[0][1]))
     floors = [relative_error(one, other) for one, other in zip(rounded, exact, strict=True)]
     errors = [relative_error(one, other) for one, other in zip(client.gradients, exact, strict=True)]
     return Found(errors, gradient_bar(*floors), shares)
@@ -295,6 +303,23 @@ def test_a_step_of_which_a_call_failed_is_not_applied(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="is gone"):
         module.train(service, [token_ids(one) for one in range(PROMPTS)], lambda number, tokens: float(len(tokens)))
     assert len(service.client.gradients) == 2
+
+
+@pytest.mark.parametrize(("lost", "said"), [("logprobs_np", "0 old log-probabilities"), ("", "3 completions came")])
+def test_an_answer_that_lacks_something_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, said: str
+) -> None:
+    module = loop(tmp_path, {**IN_ORDER, "objective.old_logprobs": "sampler"})
+    native = stand_in.Sampler.sample
+
+    def less(self: Any, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+        whole = native(self, prompt, num_samples, sampling_params).result().sequences
+        kept = [dataclasses.replace(one, **{lost: None}) for one in whole] if lost else whole[1:]
+        return stand_in.Done(types.SampleResponse(sequences=kept))
+
+    monkeypatch.setattr(stand_in.Sampler, "sample", less)
+    with pytest.raises(ValueError, match=said):
+        trained(module)
 
 
 def test_a_prompt_that_is_too_long_and_what_is_not_filled_in_end_it_at_once(tmp_path: Path) -> None:
