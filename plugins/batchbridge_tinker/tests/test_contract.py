@@ -172,6 +172,10 @@ class TestTinkerAdapter(AdapterContract):
             codes=("BB-TINKER-011",),
         ),
     )
+    foreign = (  # ms-swift's and Open-Instruct's names
+        Source(values={"rlhf_type": "grpo", "model": "m", "lora_rank": 8, "num_generations": 8}),
+        Source(values={"model_name_or_path": "m", "lora_rank": 64, "num_samples_per_prompt_rollout": 8}),
+    )
     unreadable_forms: ClassVar[tuple[str, ...]] = ("python",)  # read as a file in test_program.py
     unwritable = (
         MEANING.replace(**{"objective.kl_placement": "loss", "objective.kl_coefficient": 0.04}),

@@ -3,8 +3,8 @@
 from batchbridge import AdapterEntry, DetectionFacts, hookimpl
 
 TINKER_TELLS = DetectionFacts(
-    own={"lora_rank": 0.6},
-    shared={"base_model": 0.1, "optimizer_step": 0.1, "carried": 0.1},
+    own={"optimizer_step": 0.4, "carried": 0.3, "horizon": 0.3},
+    shared={"lora_rank": 0.1, "base_model": 0.1},  # ms-swift and Open-Instruct have a `lora_rank`, too
     classes=(("batchbridge_tinker.", "TinkerRun"),),
 )
 """The facts by which the settings of a loop are known."""
