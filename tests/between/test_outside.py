@@ -83,6 +83,24 @@ def test_what_an_adapter_reads_and_no_field_says_is_no_agreement(framework: str,
     assert [report.matters for report in left.outside if report.keys and report.keys[0].startswith(key)] == [True]
 
 
+@pytest.mark.parametrize("key", ["gamma", "lam", "vf_coef", "cliprange_value"])
+def test_what_open_instructs_ppo_script_tells_its_critic_is_no_agreement(key: str) -> None:
+    command = [
+        "python",
+        "ppo_vllm_thread_ray_gtrl.py",
+        "--actor_num_gpus_per_node",
+        "4",
+        "--local_rollout_batch_size",
+        "8",
+    ]
+    one, other, again = (
+        read([*command, f"--{key}", value], framework="open_instruct", version="2025.11.3")
+        for value in ("0.25", "0.5", "0.5")
+    )
+    assert [each.field for each in compare(one, other).differences] == [f"outside.{key}"]
+    assert compare(other, again).differences == ()
+
+
 @pytest.mark.parametrize(("workers", "differs"), [(("0", "8"), ["native.order"]), (("4", "8"), [])])
 def test_workers_that_draw_another_order_of_the_prompts_are_a_difference(workers: Any, differs: list[str]) -> None:
     found = compare(*(reading("verl", {"data.dataloader_num_workers": number}) for number in workers))
