@@ -26,9 +26,14 @@ from batchbridge_trl.ms_swift import is_swift
 from batchbridge_trl.sharding import loaded_in_shards
 from batchbridge_trl.watching import TrlStepProbe, alone, window
 
+PROVEN = ">=1.16"
+"""The releases of TRL that budgets are found in."""
+
 
 def objection(trainer: Any, request: Request) -> str | None:
     """The reason why no budget is found for this trainer; None where one is."""
+    if not releases.has(PROVEN):
+        return "it is proven with trl 1.16 and later"
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer):
         return "ranks of ZeRO and FSDP put the model together in every pass: one that fails leaves others waiting"
     if is_unsloths(trainer) or is_swift(trainer):

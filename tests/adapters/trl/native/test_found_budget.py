@@ -21,8 +21,11 @@ from batchbridge.kit import device_memory
 from batchbridge.kit.found_budgets import SHARE
 from batchbridge.ledger import read_steps
 from batchbridge_on_cpu.limited_memory import LimitedMemory
+from batchbridge_trl import releases
+from batchbridge_trl.found_budget import PROVEN
 from batchbridge_trl.testing import scripted_trainer
 
+pytestmark = pytest.mark.skipif(not releases.has(PROVEN), reason="this TRL is refused")
 SCRIPT = Path(__file__).parent / "found_budget_run.py"
 
 
