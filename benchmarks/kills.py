@@ -7,7 +7,8 @@ of a rollout. Rounds go on until so many kills are counted of each kind. Held ag
 each optimizer step by prompt, sample, fingerprint, tokens, weight and advantage, as the ledger recorded it on its way
 to the optimizer; and the parameters at the end, which do not come from the ledger. On the same processes both are equal
 to the bit; on others within float32's noise. `tests/repository/test_kills.py` plants a repeated, a lost and an altered
-completion. --write puts the table into `kills.json` and docs/resume.md. An hour of one core for 100 kills of each kind.
+completion. --write puts the table into `kills.json` and docs/resume.md after each round; --go-on adds to what is there. An
+hour of two cores for 100 kills of each kind.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,9 +98,9 @@ def one_round(ranks: str, seed: int) -> dict[str, Any]:
         if any(said["codes"]):
             raise SystemExit(f"{ranks}, seed {seed}: the run did not end well: {said}")
         exact = "," not in ranks
-        ledgers = [folder / name / "ledger" for name in ("whole", "killed")]
-        found = compared(*(list(read_steps(one)) for one in ledgers), 0.0 if exact else NOISE)
-        told = diff(*ledgers, exact=exact)
+        first, second = (folder / name / "ledger" for name in ("whole", "killed"))
+        found = compared(read_steps(first), read_steps(second), 0.0 if exact else NOISE)
+        told = diff(first, second, exact=exact)
         if not told.equal and not (found["repeated"] or found["lost"] or found["altered"]):
             raise SystemExit(f"{ranks}, seed {seed}: `ledger diff` sees a difference: {told.text()}")
         whole, killed = (torch.load(folder / name / "end.pt", weights_only=True) for name in ("whole", "killed"))
@@ -110,18 +112,17 @@ def one_round(ranks: str, seed: int) -> dict[str, Any]:
     return {"starts": said["starts"], "kills": said["starts"] - 1, "changes": changes, "largest": largest, **found}
 
 
-def measured(kills: int, first: int) -> dict[str, dict[str, Any]]:
-    """The sums of each kind's rounds, which go on until so many kills are counted. first: the first round's seed."""
-    rows = {}
+def measured(kills: int, found: dict[str, Any], keep: Callable[[], None]) -> None:
+    """Adds rounds of each kind to what was found, until so many kills are counted of each; the seed of a round is its
+    number. keep: called after each."""
     for kind, orders in KINDS.items():
-        total: dict[str, Any] = dict.fromkeys(("rounds", *NAMES), 0)
+        total: dict[str, Any] = found["rows"].setdefault(kind, dict.fromkeys(("rounds", *NAMES), 0))
         while total["kills"] < kills:
-            found = one_round(orders[total["rounds"] % len(orders)], first + total["rounds"])
-            total |= {name: total[name] + found[name] for name in NAMES if name != "largest"}
-            total |= {"rounds": total["rounds"] + 1, "largest": max(total["largest"], found["largest"])}
+            one = one_round(orders[total["rounds"] % len(orders)], total["rounds"] + 1)
+            total |= {name: total[name] + one[name] for name in NAMES if name != "largest"}
+            total |= {"rounds": total["rounds"] + 1, "largest": max(total["largest"], one["largest"])}
             print(kind, json.dumps(total), flush=True)
-        rows[kind] = total
-    return rows
+            keep()
 
 
 def commit() -> str:
@@ -132,7 +133,7 @@ def commit() -> str:
 def page(found: Mapping[str, Any]) -> str:
     """The table."""
     lines = [
-        f"On {found['commit']}, {found['date']}, TRL {found['trl']} on a CPU:",
+        f"On {', '.join(found['commits'])}, {found['date']}, TRL {found['trl']} on a CPU:",
         "",
         "| processes | runs | kills | changes of their number | optimizer steps | completions in them "
         "| repeated | lost | altered | parameters at the end, largest difference |",
@@ -149,19 +150,26 @@ def main() -> int:
     """The exit code is 1 if a completion was repeated, lost or altered."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="of each kind, at least (%(default)s)")
-    parser.add_argument("--first", type=int, default=1, help="the first round's seed; each has the next one")
     parser.add_argument("--write", action="store_true", help="put the table into kills.json and docs/resume.md")
+    parser.add_argument("--go-on", action="store_true", help="add to the rounds that kills.json has")
     asked = parser.parse_args()
-    head = commit()
-    rows = measured(asked.kills, asked.first)
-    from importlib.metadata import version
+    file, head = Path(__file__).with_suffix(".json"), commit()
+    found: dict[str, Any] = {"commits": [], "trl": version("trl"), "rows": {}}
+    if asked.go_on:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found["trl"] != version("trl"):
+            raise SystemExit(f"{file.name} is of TRL {found['trl']}")
+    found |= {"commits": [*dict.fromkeys((*found["commits"], head))], "date": datetime.now(UTC).date().isoformat()}
 
-    found = {"commit": head, "date": datetime.now(UTC).date().isoformat(), "trl": version("trl"), "rows": rows}
+    def keep() -> None:
+        if asked.write:
+            file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            PAGE.write_text(BLOCK.sub(lambda _: page(found), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+    measured(asked.kills, found, keep)
+    keep()
     print(page(found))
-    if asked.write:
-        Path(__file__).with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(BLOCK.sub(lambda _: page(found), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    return int(any(row[name] for row in rows.values() for name in ("repeated", "lost", "altered")))
+    return int(any(row[name] for row in found["rows"].values() for name in ("repeated", "lost", "altered")))
 
 
 if __name__ == "__main__":
