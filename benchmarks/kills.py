@@ -7,7 +7,7 @@ of a rollout. Rounds go on until so many kills are counted of each kind. Held ag
 each optimizer step by prompt, sample, fingerprint, tokens, weight and advantage, as the ledger recorded it on its way
 to the optimizer; and the parameters at the end, which do not come from the ledger. On the same processes both are equal
 to the bit; on others within float32's noise. `tests/repository/test_kills.py` plants a repeated, a lost and an altered
-completion. --write puts the table into `kills.json` and docs/resume.md after each round; --go-on adds to what is there. An
+completion. --write puts the table into `kills.json` and docs/resume.md after each round; --go-on adds to it. An
 hour of two cores for 100 kills of each kind.
 """
 
