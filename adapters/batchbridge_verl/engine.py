@@ -27,6 +27,7 @@ from batchbridge.kit.worker_layer import Seam, StepInHand, WorkerLayer
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow, facts
 from batchbridge_verl.columns import CARRIED, column
 from batchbridge_verl.proven import CODE
+from batchbridge_verl.settings import holds
 from batchbridge_verl.terms import REJECTS
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 probe, remove = worker_layer.probe, worker_layer.remove
 WEIGHTS_OF = "batchbridge_weights_of"
+PADDED_LOSS = "<0.8.0"
+"""Releases whose losses take responses of one width alone. Source: verl 0.7.1 and 0.8.0 workers/utils/losses.py."""
 
 
 def install(
@@ -154,7 +157,8 @@ class VerlEngineLayer(WorkerLayer):
         """The probe of this worker's loss."""
         from batchbridge_verl.probe import hold_loss_against
 
-        hold_loss_against(self._orders.spec, self._worker, self._watch)
+        padded = holds(PADDED_LOSS, self._orders.framework_version)
+        hold_loss_against(self._orders.spec, self._worker, self._watch, padded=padded)
 
     def _share_prompts(self) -> None:
         """The sharing of prompts where the orders ask for it, in all engines or in none. Before anything else takes the
@@ -436,7 +440,9 @@ def _detached(native: Any, model_output: Any, data: Any, dp_group: Any = None, *
     from verl.workers.utils.padding import no_padding_2_padding
 
     current = no_padding_2_padding(model_output["log_probs"], data).detach()
-    lengths = [len(mask) for mask in data["response_mask"].unbind()]
-    rows = [current[row, :length] for row, length in enumerate(lengths)]
-    data["old_log_probs"] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    if data["response_mask"].is_nested:
+        lengths = [len(mask) for mask in data["response_mask"].unbind()]
+        rows = [current[row, :length] for row, length in enumerate(lengths)]
+        current = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    data["old_log_probs"] = current
     return native(model_output=model_output, data=data, dp_group=dp_group)

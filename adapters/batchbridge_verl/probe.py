@@ -11,7 +11,7 @@ import torch
 
 from batchbridge import Spec
 from batchbridge.kit.measuring import Rows, Tap
-from batchbridge.kit.probing import CUT, ProbeBatch, batches, made_up_run, normaliser, remedy_with, verdict
+from batchbridge.kit.probing import CUT, WIDTH, ProbeBatch, batches, made_up_run, normaliser, remedy_with, verdict
 from batchbridge_verl.distillation import bound_of, settings_of
 from batchbridge_verl.other_engines import is_proven, run_probe
 from batchbridge_verl.watching import VerlStepProbe, responses_of
@@ -20,9 +20,12 @@ REMEDY = remedy_with("verl's own loss and aggregations")
 PROMPT_TOKENS = 2
 
 
-def hold_loss_against(spec: Spec, worker: Any, watch: VerlStepProbe) -> None:
+def hold_loss_against(spec: Spec, worker: Any, watch: VerlStepProbe, *, padded: bool = False) -> None:
     """The check (`CannotAttach`) that the worker's loss, run on leaves in the engine's own loop (denominators,
-    micro-batches, factor for the ranks, backward), has the weights of `spec`. Collective; no model runs."""
+    micro-batches, factor for the ranks, backward), has the weights of `spec`. Collective; no model runs.
+
+    padded: the loss takes responses of one width alone, as the V0 trainer sends them.
+    """
     taps = []
     config = worker.loss_fn.keywords["config"]
     # With the current policy as the ratio's denominator every ratio is one.
@@ -34,6 +37,8 @@ def hold_loss_against(spec: Spec, worker: Any, watch: VerlStepProbe) -> None:
         data = _data(made, spec, first=worker.engine.get_data_parallel_rank() == 0)
         if taught is not None:
             _teach(data, made)
+        if padded:
+            data = _padded(data)
         with _unchanged(config, *([] if taught is None else [taught.distillation_loss])):
             if _run(worker, data, tap, made, watch.output):
                 taps.append(tap)
@@ -157,6 +162,20 @@ def _data(made: list[ProbeBatch], spec: Spec, *, first: bool) -> Any:
         "calculate_entropy": False,
     }
     tu.assign_non_tensor(data, **settings)
+    return data
+
+
+def _padded(data: Any) -> Any:
+    """The probe's rows with responses of one width."""
+    rows = len(data)
+    of_responses = ("responses", "response_mask", "loss_mask", "old_log_probs", "advantages", "values", "returns")
+    lengths = [len(response) for response in data["responses"].unbind()]
+    for name in (*of_responses, "ref_log_prob"):
+        if name in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
+            data[name] = data[name].to_padded_tensor(0, output_size=(rows, WIDTH))
+    data["prompts"] = data["prompts"].to_padded_tensor(0)
+    attended = [[1] * (PROMPT_TOKENS + length) + [0] * (WIDTH - length) for length in lengths]
+    data["attention_mask"] = torch.tensor(attended)
     return data
 
 

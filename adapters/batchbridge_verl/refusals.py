@@ -78,6 +78,41 @@ def _main_ppo_sync(request: Request) -> bool:
 
 
 @REFUSALS.row(
+    "legacy_workers",
+    "verl 0.7.1 trains on its legacy workers (dp_actor, megatron_actor) unless it is told otherwise; their loss "
+    "divides by each micro-batch's own counts, and BatchBridge works with engine workers alone",
+    remedy="trainer.use_legacy_worker_impl=disable, or verl 0.8.0 or later",
+)
+def _legacy_workers(request: Request) -> bool:
+    return run_of(request).legacy
+
+
+@REFUSALS.row(
+    "padded_rows",
+    "with actor_rollout_ref.model.use_remove_padding=False the engine workers of verl 0.7.1 attend to as many tokens "
+    "of each row as responses are padded to, whatever its own length: a longer row is trained on log-probabilities "
+    "that are not the policy's",
+    remedy="actor_rollout_ref.model.use_remove_padding=True, or verl 0.8.0 or later",
+)
+def _padded_rows(request: Request) -> bool:
+    """Source: verl 0.7.1 workers/engine/fsdp/transformer_impl.py prepare_model_inputs, whose mask has the length of
+    `loss_mask`, and workers/utils/padding.py left_right_2_no_padding, which makes that of the responses."""
+    run = run_of(request)
+    return holds("<0.8.0", run.version) and not run.legacy and not run["actor_rollout_ref.model.use_remove_padding"]
+
+
+@REFUSALS.row(
+    "earlier_release",
+    "of verl 0.7.1 proven are the policy's steps on the FSDP engine, each row on one device: a critic, and rows that "
+    "ranks share (Ulysses), are not",
+    remedy="algorithm.adv_estimator=grpo without a critic, and sequence parallel sizes of 1; or verl 0.8.0 or later",
+)
+def _earlier_release(request: Request) -> bool:
+    run = run_of(request)
+    return holds("<0.8.0", run.version) and not run.legacy and (run.critic or run.parallel[2] > 1)
+
+
+@REFUSALS.row(
     "one_step_off",
     "the trainer of verl's one_step_off_policy is observed alone: its rollouts are generated one ahead, on devices of "
     "their own, and no plan of it is proven",

@@ -5,12 +5,14 @@ Nothing of verl is edited. `batchbridge run` may stand before the command.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.tiny import ScriptedRollouts, tiny_policy, tiny_tokenizer
+from batchbridge_verl.settings import holds
 
 MODULES = tuple(f"batchbridge_verl.on_cpu.{name}" for name in ("cpu", "rollouts"))
 """The modules that `import verl` imports in every process."""
@@ -91,13 +93,26 @@ def overrides(folder: Path, ranks: int, *, optimizer: Sequence[str] = ADAMW, ray
         "trainer.test_freq=-1",
         "trainer.resume_mode=disable",
         f"trainer.default_local_dir={folder}/checkpoints",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        *_of_release(actor, ref, model),
         "ray_kwargs.ray_init.num_cpus=14",  # of Ray's bookkeeping: actors wait for what they ask for
         f"+ray_kwargs.ray_init.num_gpus={ranks}",
         f"+ray_kwargs.ray_init.resources={{cpu:{ranks}}}",  # what 0.8.0 places its workers by
         "+ray_kwargs.ray_init.include_dashboard=False",
         "+ray_kwargs.ray_init.object_store_memory=200000000",
         f"+ray_kwargs.ray_init._temp_dir={ray or folder / 'ray'}",
+    ]
+
+
+def _of_release(actor: str, ref: str, model: str) -> list[str]:
+    """Overrides that one release has and another has not."""
+    if holds(">=0.8.0", importlib.metadata.version("verl")):
+        return ["transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]
+    return [
+        "trainer.use_legacy_worker_impl=disable",
+        *(f"{role}.fsdp_config.strategy=fsdp2" for role in (actor, ref)),
+        # Its padded rows are trained otherwise than they are: see the refusal `padded_rows`.
+        f"{model}.use_remove_padding=True",
+        f"++{model}.override_config.attn_implementation=sdpa",
     ]
 
 

@@ -56,6 +56,9 @@ class PlannedLoader:
     It has no state of its own: the place is the trainer's.
     """
 
+    sampler = None
+    """Asked for by verl's loop up to 0.7.1, which has a curriculum's updated."""
+
     def __init__(
         self,
         plan: Plan,

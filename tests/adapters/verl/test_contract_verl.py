@@ -134,9 +134,19 @@ REFUSED = {
 """Refusal to settings whose trainer is refused by it."""
 
 
+ENGINE_WORKERS = {"trainer.use_legacy_worker_impl": "disable"}
 REFUSED_CASES = {
     **{name: valid(name, values) for name, values in REFUSED.items()},
     "release": valid("release", FILTER, version="0.9.0"),
+    "legacy_workers": valid("legacy_workers", {}, version="0.7.1"),
+    "padded_rows": valid(
+        "padded_rows", {**ENGINE_WORKERS, "actor_rollout_ref.model.use_remove_padding": False}, version="0.7.1"
+    ),
+    "earlier_release": valid(
+        "earlier_release",
+        {**ENGINE_WORKERS, "algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 2},
+        version="0.7.1",
+    ),
     "no_step": valid("no_step", dataset_size=3),
     "main_ppo_sync": ValidCase(
         name="main_ppo_sync",

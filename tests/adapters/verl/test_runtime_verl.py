@@ -249,8 +249,8 @@ def test_metrics_of_several_calls_become_lists() -> None:
         (None, "not a release of verl"),
         (CheckoutContents("easyr1", "0.3.2"), "not a release of verl"),
         (
-            CheckoutContents("verl", "0.7.1"),
-            "verl 0.7.1 is older than 0.8.0, the oldest version whose trainer is wrapped",
+            CheckoutContents("verl", "0.7.0"),
+            "verl 0.7.0 is older than 0.7.1, the oldest version whose trainer is wrapped",
         ),
         (CheckoutContents("verl", "0.9.2"), "not one that it knows: verl trainer/ppo/v1/trainer_base.py: PPOTrainer"),
     ],
@@ -334,13 +334,14 @@ class Asked:
     mode: Mode = "enforce"
     padding: Padding = "padded"
     program: str = COMMAND[2]
+    version: str = "0.9.1"
     registered: Any = None
     """A function that is registered as grpo's estimator."""
 
     def names(self) -> set[str]:
         """The refusals that apply."""
         command = [*COMMAND[:2], self.program, *COMMAND[3:], *self.words]
-        reading = read(command, version="0.9.1", dataset_size=12)
+        reading = read(command, version=self.version, dataset_size=12)
         assert reading.spec is not None, reading.findings
         spec = reading.spec.replace(**self.spec)
         trainer = trainer_of(reading, self.trainer, self.settings, **self.attributes)
@@ -364,7 +365,12 @@ SILENT = "actor_rollout_ref.rollout.calculate_log_probs=False"
 """The sampler's log-probabilities are not kept."""
 KL = {"objective.kl_coefficient": 0.1, "objective.kl_placement": "loss", "objective.kl_estimator": "k3"}
 GAE = ("algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=2")
+ENGINE_WORKERS = "trainer.use_legacy_worker_impl=disable"
+PADDED = "actor_rollout_ref.model.use_remove_padding=False"
 ASKED = {
+    "legacy_workers": Asked(version="0.7.1", trainer=V0_TRAINER),
+    "padded_rows": Asked((ENGINE_WORKERS, PADDED), version="0.7.1", trainer=V0_TRAINER),
+    "earlier_release": Asked((ENGINE_WORKERS, *GAE), version="0.7.1", trainer=V0_TRAINER),
     "one_step_off": Asked(program="verl.experimental.one_step_off_policy.main_ppo", trainer=V0_TRAINER),
     "fully_async": Asked(
         ("data.train_batch_size=0", "data.gen_batch_size=1", "actor_rollout_ref.hybrid_engine=False"),
@@ -576,6 +582,30 @@ def test_an_estimator_whose_advantages_are_carried_anyway_needs_no_name() -> Non
 @pytest.mark.parametrize("trainer", [V0_TRAINER, V1_TRAINER], ids=["V0", "V1"])
 def test_a_plain_run_is_not_refused(trainer: type) -> None:
     assert Asked(trainer=trainer).names() == set()
+
+
+def test_of_0_7_1_engine_workers_are_followed_and_legacy_ones_in_no_mode() -> None:
+    engine_workers = Asked((ENGINE_WORKERS,), version="0.7.1", trainer=V0_TRAINER)
+    assert engine_workers.names() == set()
+    told = batchbridge.check([*COMMAND, ENGINE_WORKERS], version="0.7.1", dataset_size=12).enforcement
+    assert (told.verdict, told.obstacles) == ("enforced", ()), told
+    legacy = batchbridge.check(COMMAND, version="0.7.1", dataset_size=12).enforcement
+    (obstacle,) = (one for one in legacy.obstacles if one.name == "legacy_workers")
+    assert obstacle.certain
+    assert ENGINE_WORKERS in obstacle.remedy
+    assert "in no mode" in obstacle.remedy
+
+
+def test_padded_rows_are_watched_on_0_7_1_and_followed_from_0_8_0_on() -> None:
+    padded = Asked((ENGINE_WORKERS, PADDED), version="0.7.1", trainer=V0_TRAINER)
+    assert padded.names() == {"padded_rows"}
+    assert "padded_rows" not in runtime.ALWAYS
+    assert Asked((PADDED,), version="0.8.0", trainer=V0_TRAINER).names() == set()
+
+
+def test_rows_that_ranks_share_are_refused_on_0_7_1() -> None:
+    words = (ENGINE_WORKERS, "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "trainer.n_gpus_per_node=2")
+    assert Asked(words, version="0.7.1", trainer=V0_TRAINER).names() == {"earlier_release"}
 
 
 @pytest.mark.parametrize(

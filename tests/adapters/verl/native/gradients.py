@@ -25,13 +25,16 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge_on_cpu.steps import PROMPTS, Case, Steps, bar, spec_of
-from batchbridge_on_cpu.verl.workers import batch, full_gradient, training_worker
+from batchbridge_on_cpu.verl.scripted import packed
+from batchbridge_on_cpu.verl.workers import as_v0_sends, batch, full_gradient, training_worker
 from batchbridge_verl.columns import CARRIED
 from batchbridge_verl.driver import together
 from batchbridge_verl.engine import install, probe, remove
 from batchbridge_verl.terms import KL_CLAMP, LOSS_MODES, aggregations_of
 
 VERSION = importlib.metadata.version("verl")
+PADDED_ALONE = holds("<0.8.0", VERSION)
+"""0.7.1 has no trainer but V0, and its loss takes responses of one width."""
 AGGREGATIONS = {
     "token_mean": "token-mean",
     "token_sum": "token-sum",
@@ -134,6 +137,7 @@ class Bench(Steps):
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
             "actor_rollout_ref.actor.optim.lr=0.0",
             "actor_rollout_ref.actor.optim.clip_grad=1000000000.0",
+            *(packed(attention="sdpa") if PADDED_ALONE else ()),
             *more,
         )
         super().__init__()
@@ -183,7 +187,8 @@ class Bench(Steps):
             **split,
             **more,
         )
-        return self.worker.train_mini_batch(told(self.sent(data, rows)))
+        sent = told(self.sent(data, rows))
+        return self.worker.train_mini_batch(as_v0_sends(sent) if PADDED_ALONE else sent)
 
     def filler(self, samples: Sequence[Sample]) -> Sample | None:
         """A filler row's sample; None: that of `batch`."""
@@ -357,6 +362,18 @@ def read_of(bench: Bench) -> dict[str, bool]:
         "imported": "prefix_grouper" in sys.modules,
         "patched": bool(monkey_patch._PREFIX_GROUPER_PATCHED),
     }
+
+
+def of_padded_rows(folder: Path) -> float:
+    """verl 0.7.1 alone, on rows that it pads, with the denominators that are right. Error over the bar."""
+    bench = Bench(folder, "actor_rollout_ref.model.use_remove_padding=False")
+    case = dataclasses.replace(CASES[0], name="padded rows")
+    spec = spec_of(case, "token_mean")
+    samples, members = bench.step(Plan(spec, PROMPTS), 0)
+    bench.send(samples, members, 0, SPLITS["fixed 2"])
+    expected, floor, _ = bench.expected(case, spec, 0, samples)
+    assert bench.gradient is not None
+    return relative_error(bench.gradient, expected) / bar(floor)
 
 
 PACKED = tuple(case for case in CASES if case.name in ("vanilla", "vanilla, k3", "gspo"))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -25,12 +26,7 @@ torch.set_num_threads(1)
 import batchbridge_on_cpu.verl.cpu  # noqa: F401 - before verl's modules ask for their device
 
 # isort: split
-from corrected import corrections
-from critic_gradients import CriticBench, critic
-from distilled import distillation
-from gradients import PACKED, Bench, empty, gradients, natively, read_of, wrapped
-from images import Seeing, images
-from other_engine import another_engine
+from gradients import PACKED, PADDED_ALONE, Bench, empty, gradients, natively, of_padded_rows, read_of, wrapped
 from shared import shared
 from tampering import tampering, tampering_packed
 
@@ -39,11 +35,19 @@ from batchbridge_on_cpu.verl.scripted import packed
 
 
 def main(folder: Path, layout: str | None, *more: str) -> None:
-    alone = {"own": another_engine, "corrected": corrections, "taught": distillation}
+    alone = {
+        "own": "other_engine.another_engine",
+        "corrected": "corrected.corrections",
+        "taught": "distilled.distillation",
+    }
     if layout == "critic":
+        from critic_gradients import CriticBench, critic
+
         found = critic(CriticBench(folder), folder)
+    elif layout in alone:  # what only newer releases have
+        found = resolve_name(alone[layout])(folder)
     else:
-        found = alone[layout](folder) if layout in alone else of_policy(folder, layout, *more)
+        found = of_policy(folder, layout, *more)
     if torch.distributed.get_rank() == 0:
         torch.save(found, folder / "measured.pt")
     from batchbridge_on_cpu.leaving import leave
@@ -60,11 +64,15 @@ def of_policy(folder: Path, layout: str | None, *more: str) -> dict[str, Any]:
     }
     bench: Any
     if layout in OF_FAMILY:
+        from images import Seeing, images
+
         bench = Seeing(folder, *(packed(attention="sdpa") if more else []), family=layout)
     else:
         bench = Bench(folder, *(overrides[layout] if layout in overrides else packed(int(str(layout)))))
     if layout is None:
         found = {**gradients(bench, folder), "tampering": tampering(bench, folder)}
+        if PADDED_ALONE and bench.processes == 1:
+            found["padded rows"] = of_padded_rows(folder)
     elif layout in OF_FAMILY:
         found = images(bench)
     elif layout == "shared":

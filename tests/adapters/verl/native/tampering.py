@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gradients import CASES, PROMPTS, SPLITS, Bench, spec_of
+from gradients import CASES, PADDED_ALONE, PROMPTS, SPLITS, Bench, spec_of
 from verl.trainer.ppo import core_algos
 from verl.workers.engine.fsdp import transformer_impl
 
 from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
 from batchbridge.meaning.plan import Plan
+from batchbridge_on_cpu.verl.workers import as_v0_sends
 from batchbridge_verl.engine import install, probe, remove
 
 TAMPERED = 3
@@ -29,12 +29,17 @@ def last_rank(bench: Bench) -> bool:
     return bench.process == bench.processes - 1
 
 
+def values_of(column: torch.Tensor) -> torch.Tensor:
+    """The numbers of a column, one after another."""
+    return column.values() if column.is_nested else column.view(-1)
+
+
 # ---- losses that do not weigh as the plan does
 
 
 def altered(how: str, native: Any, *, config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
     value, metrics = native(config=config, model_output=model_output, data=data, dp_group=dp_group)
-    own_tokens = int(data["response_mask"].values().sum())
+    own_tokens = int(values_of(data["response_mask"]).sum())
     factor = {
         "itself": 1.0,
         "times seven": 7.0,
@@ -151,7 +156,7 @@ def value_altered(how: str) -> Tamper:
 
 def mask_touched(bench: Bench) -> None:
     def change(native: Any, micro_batch: Any, options: dict[str, Any]) -> Any:
-        micro_batch["response_mask"].values()[0] = 0
+        values_of(micro_batch["response_mask"])[0] = 0
         return native(micro_batch, **options)
 
     if last_rank(bench):
@@ -160,7 +165,7 @@ def mask_touched(bench: Bench) -> None:
 
 def advantages_touched(bench: Bench) -> None:
     def change(native: Any, micro_batch: Any, options: dict[str, Any]) -> Any:
-        micro_batch["advantages"].values().mul_(1.01)
+        values_of(micro_batch["advantages"]).mul_(1.01)
         return native(micro_batch, **options)
 
     if last_rank(bench):
@@ -346,7 +351,7 @@ def sent(bench: Bench, change: Callable[[Any], None]) -> None:
 
 def column_sent(name: str, change: Callable[[torch.Tensor], None]) -> Tamper:
     """A tampering: a column of the batch on its way."""
-    return lambda bench: sent(bench, lambda data: change(data[name].values()))
+    return lambda bench: sent(bench, lambda data: change(values_of(data[name])))
 
 
 def rows_exchanged(bench: Bench) -> None:
@@ -355,7 +360,8 @@ def rows_exchanged(bench: Bench) -> None:
     def exchange(data: Any) -> None:
         first, second, *others = data["advantages"].unbind()
         made = [torch.full_like(first, float(second[0])), torch.full_like(second, float(first[0])), *others]
-        data["advantages"] = torch.nested.as_nested_tensor(made, layout=torch.jagged)
+        nested = data["advantages"].is_nested
+        data["advantages"] = torch.nested.as_nested_tensor(made, layout=torch.jagged) if nested else torch.stack(made)
 
     sent(bench, exchange)
 
@@ -412,6 +418,10 @@ TAMPERS: dict[str, Tamper] = {
     "the tokens that the policy is run on": tokens_of_the_model,
     "the temperature": hotter,
 }
+
+
+SHORT = ("the loss", "a micro-batch's gradient", "the gradient after backward")
+"""Those of `TAMPERS` that are tried beside other models, too."""
 
 
 @contextlib.contextmanager
@@ -479,31 +489,6 @@ def bound(bench: Bench, norm: float) -> Any:
         object.__setattr__(config, "clip_grad", native)
 
 
-def padded(data: Any) -> Any:
-    """The batch as the V0 trainer sends it: prompts padded on the left, responses on the right."""
-    from tensordict import TensorDict
-    from verl.utils import tensordict_utils as tu
-    from verl.workers.utils.padding import left_right_2_no_padding
-
-    def left(rows: Any) -> torch.Tensor:
-        return torch.nn.utils.rnn.pad_sequence([row.flip(0) for row in rows.unbind()], batch_first=True).flip(1)
-
-    names = ("responses", "response_mask", "old_log_probs", "advantages", "ref_log_prob")
-    columns = {name: data[name].to_padded_tensor(0) for name in names}
-    columns["prompts"] = left(data["prompts"])
-    ones = torch.nested.nested_tensor([torch.ones_like(row) for row in data["responses"].unbind()], layout=torch.jagged)
-    prompt_ones = torch.nested.nested_tensor(
-        [torch.ones_like(row) for row in data["prompts"].unbind()], layout=torch.jagged
-    )
-    columns["attention_mask"] = torch.cat([left(prompt_ones), ones.to_padded_tensor(0)], 1)
-    columns["position_ids"] = (columns["attention_mask"].cumsum(1) - 1).clamp(min=0)
-    columns["input_ids"] = torch.cat([columns["prompts"], columns["responses"]], 1)
-    made = TensorDict({**columns, **{name: data[name] for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)}}, len(data))
-    settings = {name: tu.get(data, name) for name in data.keys() if not isinstance(data.get(name), torch.Tensor)}  # noqa: SIM118
-    tu.assign_non_tensor(made, **settings)
-    return left_right_2_no_padding(made)
-
-
 def v0(bench: Bench) -> dict[str, Any]:
     """Steps with a KL term on rows as the V0 trainer sends them."""
     case = CASES[1]
@@ -511,7 +496,8 @@ def v0(bench: Bench) -> dict[str, Any]:
     plan, before = Plan(spec, PROMPTS), bench.updates
     install(bench.worker, bench.orders(spec, case))
     native = bench.worker.train_mini_batch
-    bench.worker.train_mini_batch = lambda data: native(padded(data))
+    if not PADDED_ALONE:
+        bench.worker.train_mini_batch = lambda data: native(as_v0_sends(data))
     try:
         for index in (2, 3, 4):
             samples, members = bench.step(plan, index)
@@ -528,11 +514,10 @@ def lora(folder: Path) -> dict[str, Any]:
     install(bench.worker, bench.orders(spec_of(CASES[0], "token_mean"), CASES[0]))
     compared = bench.worker.batchbridge._watch._sketches.names
     remove(bench.worker)
-    names = ("nothing", "the loss", "a micro-batch's gradient", "the gradient after backward")
     return {
         "compared": len(compared),
         "not lora": [name for name in compared if "lora" not in name],
-        **{name: tampered(bench, TAMPERS[name]) for name in names},
+        **{name: tampered(bench, TAMPERS[name]) for name in ("nothing", *SHORT)},
     }
 
 
@@ -555,10 +540,18 @@ def flat(folder: Path) -> dict[str, Any]:
     """FSDP1, verl's default: parameters are parts of flat ones."""
     with fsdp1_on_the_cpu():
         bench = Bench(folder, "actor_rollout_ref.actor.strategy=fsdp")
-    names = ("nothing", "the loss", "a micro-batch's gradient", "the gradient after backward")
-    found = {name: tampered(bench, TAMPERS[name]) for name in names}
+    found = {name: tampered(bench, TAMPERS[name]) for name in ("nothing", *SHORT)}
     with bound(bench, 1e-3):
         return {**found, "clipped": tampered(bench, TAMPERS["nothing"])}
+
+
+def in_bfloat16(bench: Bench) -> dict[str, Any]:
+    """0.7.1 as it is: its model runs in bfloat16, whatever the configuration says."""
+    ours, transformer_impl.torch = transformer_impl.torch, torch
+    try:
+        return {name: tampered(bench, TAMPERS[name]) for name in ("nothing", *SHORT)}
+    finally:
+        transformer_impl.torch = ours
 
 
 def tampering(bench: Bench, folder: Path) -> dict[str, Any]:
@@ -577,6 +570,8 @@ def tampering(bench: Bench, folder: Path) -> dict[str, Any]:
     found["not a number"] = tampered(bench, value_altered("not a number"), ledger=folder / "not_a_number")
     found["unreadable"] = tampered(bench, unreadable, mode="observe", ledger=folder / "unreadable")
     found["v0"] = v0(bench)
+    if PADDED_ALONE:
+        found["bfloat16"] = in_bfloat16(bench)
     # Last, since the policy moves: any other update has the rate 0.
     found["rate, allowed"] = tampered(bench, rate_raised, ledger=folder / "rate", allow=("learning_rate",))
     found["lora"] = lora(folder)

@@ -19,6 +19,7 @@ from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 
 OVERRIDES = (
     "actor_rollout_ref.actor.strategy=fsdp2",  # torch refuses to synchronise FSDP1 modules on the CPU
+    "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2",  # which 0.7.1 reads
     "actor_rollout_ref.model.use_remove_padding=False",
     "actor_rollout_ref.model.enable_gradient_checkpointing=False",
     "+actor_rollout_ref.model.override_config.attn_implementation=eager",
@@ -150,6 +151,31 @@ def batch(
     }
     tu.assign_non_tensor(data, **settings)
     return data
+
+
+def as_v0_sends(data: Any) -> Any:
+    """The batch as the V0 trainer sends it: prompts padded on the left, responses on the right."""
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils as tu
+    from verl.workers.utils.padding import left_right_2_no_padding
+
+    def left(rows: Any) -> torch.Tensor:
+        return torch.nn.utils.rnn.pad_sequence([row.flip(0) for row in rows.unbind()], batch_first=True).flip(1)
+
+    names = ("responses", "response_mask", "old_log_probs", "advantages", "ref_log_prob")
+    columns = {name: data[name].to_padded_tensor(0) for name in names if name in data.keys()}  # noqa: SIM118
+    columns["prompts"] = left(data["prompts"])
+    ones = torch.nested.nested_tensor([torch.ones_like(row) for row in data["responses"].unbind()], layout=torch.jagged)
+    prompt_ones = torch.nested.nested_tensor(
+        [torch.ones_like(row) for row in data["prompts"].unbind()], layout=torch.jagged
+    )
+    columns["attention_mask"] = torch.cat([left(prompt_ones), ones.to_padded_tensor(0)], 1)
+    columns["position_ids"] = (columns["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    columns["input_ids"] = torch.cat([columns["prompts"], columns["responses"]], 1)
+    made = TensorDict({**columns, **{name: data[name] for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)}}, len(data))
+    settings = {name: tu.get(data, name) for name in data.keys() if not isinstance(data.get(name), torch.Tensor)}  # noqa: SIM118
+    tu.assign_non_tensor(made, **settings)
+    return left_right_2_no_padding(made)
 
 
 def _old(row: Sample) -> torch.Tensor:
