@@ -64,6 +64,10 @@ class VerlAdapter(PackagedAdapter):
     outside = "batchbridge_verl.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
 
+    def never_wrapped(self, reading: Reading) -> bool:
+        """Whether legacy workers train: see `Adapter.never_wrapped`."""
+        return isinstance(reading, RunReading) and reading.run is not None and reading.run.legacy
+
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""
         copy = context.copy

@@ -387,7 +387,9 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
     # The canonical meaning is what is converted: what either framework does on its own is said apart.
     plain = _without_behaviour(reading)
     found = compare(plain, _without_behaviour(back))
-    wrapped = compare(plain, _without_behaviour(_wrapped(adapter, reading.spec, source, back)))
+    patches = _patches(adapter, back)
+    meant = _wrapped(adapter, reading.spec, source, back) if patches else back
+    wrapped = compare(plain, _without_behaviour(meant))
     brought = {same.field: same.reason for same in wrapped.no_difference}
     for effect in EFFECTS:
         if effect.field not in source and effect.field not in target:
@@ -397,7 +399,7 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
         term = name.partition(".")[0]
         if group == "loss" and getattr(reading.spec.loss, term) is None and getattr(back.spec.loss, term) is None:
             one = other = None  # as the policy term on both sides, which has reports of its own
-        status, reason, factor = _status(adapter, effect, one, other, reading, back, found, brought)
+        status, reason, factor = _status(adapter, effect, one, other, reading, back, found, brought, patches)
         rare = status in LOSSY and effect.rare(one, other)
         unit = UNIT_OF[effect.field]
         yield FieldReport(effect.field, effect.aspect, unit, status, one, other, reason, factor, rare)
@@ -405,8 +407,7 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
 
 def _wrapped(adapter: Adapter, asked: Spec, source: Mapping[str, Any], back: Reading) -> Reading:
     """The meaning of the written configuration in a run that is wrapped to do as the source does."""
-    if back.spec is None or not _patches(adapter, back.framework_version):
-        return back
+    assert back.spec is not None
     own = leaves(back.spec)
     patched = {
         path: value
@@ -432,8 +433,9 @@ def _status(
     back: Reading,
     found: Comparison,
     brought: Mapping[str, str],
+    patches: bool,
 ) -> tuple[FieldStatus, str, float | None]:
-    """The status of a converted field. brought: fields whose values mean the same once the run is wrapped, and why."""
+    """The status of a converted field. brought: what means the same once wrapped, and why. patches: `_patches`."""
     if one == other:
         return "exact", "", None
     assert reading.spec is not None
@@ -447,7 +449,7 @@ def _status(
     if one is None and effect.missing == "unfixed":
         reason = f"{reading.framework} fixes nothing, and each launch has another; {adapter.framework} has {other}"
         return "filled", reason, None
-    if _patches(adapter, back.framework_version) and _brings_about(adapter, effect.field, one, reading.spec):
+    if patches and _brings_about(adapter, effect.field, one, reading.spec):
         return "patched", effect.reason, None
     if effect.field in brought:
         return "patched", f"once wrapped it means the same: {brought[effect.field]}", None
@@ -468,10 +470,12 @@ def _status(
     return "inexpressible", effect.reason, None
 
 
-def _patches(adapter: Adapter, version: str | None) -> bool:
-    """Whether a running trainer of this version may be patched."""
-    versions = adapter.enforced_versions
-    return bool(versions) and version is not None and includes(versions, version)
+def _patches(adapter: Adapter, back: Reading) -> bool:
+    """Whether the trainer of a written configuration may be patched: of this version, and on code that `wrap` takes."""
+    versions, version = adapter.enforced_versions, back.framework_version
+    if not versions or version is None or not includes(versions, version):
+        return False
+    return not adapter.never_wrapped(back)
 
 
 def _number(value: object) -> bool:

@@ -223,6 +223,14 @@ class Adapter(ABC):
 
         return without_runtime(self.framework, attaches=type(self).attach is not Adapter.attach)
 
+    def never_wrapped(self, reading: Reading) -> bool:
+        """Whether the run of a configuration is one whose trainer `wrap` takes in no mode, whatever is asked of it,
+        although it takes others of that version: a conversion promises nothing of it.
+
+        Default: False.
+        """
+        return False
+
     def started(self, reading: Reading) -> Reading:
         """The reading as mode "enforce" follows it, where a wrapped run fixes what the framework leaves to chance or to
         the next rollout; what a user asks for by `like` stays as it is.
