@@ -157,7 +157,7 @@ def test_what_means_the_same_once_the_run_is_wrapped_is_patched_too(monkeypatch:
         ("openrlhf", "verl", "0.7.1"),
     ],
 )
-def test_nothing_is_patched_in_a_version_that_no_run_is_wrapped_in(one: str, other: str, version: str) -> None:
+def test_nothing_is_patched_where_no_run_is_wrapped(one: str, other: str, version: str) -> None:
     found = converted(read(one), other, version)
     assert "patched" not in {field.status for field in found.fields}
 
@@ -165,7 +165,7 @@ def test_nothing_is_patched_in_a_version_that_no_run_is_wrapped_in(one: str, oth
 @pytest.mark.parametrize(
     ("one", "other", "version", "path", "factor"),
     [
-        ("trl", "verl", "0.7.1", "advantage.epsilon", 1e-6 / 1e-4),  # no run of this version is wrapped
+        ("trl", "verl", "0.7.1", "advantage.epsilon", 1e-6 / 1e-4),  # no run on its legacy workers is wrapped
         ("openrlhf", "verl", "0.7.1", "advantage.epsilon", 1e-6 / 1e-9),
         ("openrlhf", "open_instruct", None, "carried.beta2", 0.999 / 0.95),
     ],

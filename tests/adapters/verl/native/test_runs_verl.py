@@ -61,7 +61,7 @@ from batchbridge_on_cpu.verl.scripted import (
 )
 
 HAS_V1 = holds(">=0.9.0", importlib.metadata.version("verl"))
-"""0.8.0 has one trainer, V0, under the name that is V1's since."""
+"""0.7.1 and 0.8.0 have one trainer, V0, under the name that is V1's since."""
 V0 = ("trainer.use_v1=False",) if HAS_V1 else ()
 needs_candidates = pytest.mark.skipif(
     importlib.metadata.version("verl") != "0.9.1", reason="filters and colocate_async are followed on 0.9.1"
@@ -584,6 +584,7 @@ def check_cuts(folder: Path, *, steps: int) -> None:
     assert all(1 < len(parts) < 6 for parts in trained), "two of twelve at a time are six micro-batches"
 
 
+@pytest.mark.skipif(not HAS_V1, reason="before 0.9.0 the engine is loaded before its cuts can be recorded")
 def test_a_budget_that_is_handed_to_a_run_of_fixed_micro_batches_is_what_verl_cuts_by(
     place: Path, one_rank: Run
 ) -> None:
