@@ -20,7 +20,7 @@ Breaks = Callable[[int, str, int], bool]
 
 
 class LimitedMemory:
-    """A `DeviceMemory` of `limit` bytes. What was there before a first pass (weights) is not counted.
+    """A `DeviceMemory` of `limit` bytes. What was made outside of passes (weights, rollouts) is not counted.
 
     breaks: whether memory is lost to somebody else in an operation, by the number of the pass, its part ("forward" or
     "backward") and the operation's number there. most: the most bytes that a pass that fitted had at once. failed_in:
@@ -61,6 +61,10 @@ class LimitedMemory:
         gc.collect()
         self.left_behind.append(self.used - self._resting)
 
+    def taken(self, tensor: torch.Tensor) -> None:
+        """Knows the storage of a tensor that an operation takes: what was made outside of passes is none of theirs."""
+        self._known.setdefault(tensor.untyped_storage(), 0)
+
     def made(self, tensor: torch.Tensor) -> None:
         """Counts a tensor's storage, if it is a new one. Raises the error of a full memory."""
         where = "forward" if torch._C._current_graph_task_id() == -1 else "backward"
@@ -92,6 +96,9 @@ class _Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped he
         self._memory = memory
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        for one in tree_leaves((arguments, options)):
+            if isinstance(one, torch.Tensor):
+                self._memory.taken(one)
         result = function(*arguments, **(options or {}))
         for one in tree_leaves(result):
             if isinstance(one, torch.Tensor):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from packable import packable
 from transformers import TrainerCallback
 
 from batchbridge import wrap
@@ -63,13 +64,20 @@ def lost(number: int, where: str, operation: int, every: int = 11) -> bool:
     return (where, operation) == (("forward", 300) if number // every % 2 else ("backward", 150))
 
 
-def run(folder: Path, memory: LimitedMemory, tokens: int | Literal["auto"] = "auto", **more: Any) -> FoundRun:
+def run(
+    folder: Path,
+    memory: LimitedMemory,
+    tokens: int | Literal["auto"] = "auto",
+    padding: Literal["padded", "auto"] = "padded",
+    **more: Any,
+) -> FoundRun:
     """A run that has been trained, with its own memory for one that finds its budget."""
-    reference = tiny_policy(seed=1)
+    build = packable if padding == "auto" else tiny_policy
+    reference = build(seed=1)
     settings = {"max_steps": STEPS, "logging_strategy": "steps", "logging_steps": 1, **ONE_STEP, **more}
-    built = scripted_trainer(folder / "out", script=script(), reference=reference, **settings)
+    built = scripted_trainer(folder / "out", script=script(), policy=build(), reference=reference, **settings)
     with temporarily(device_memory, memory_of=lambda device: memory):
-        built = wrap(built, tokens_per_device=tokens, ledger=folder / "ledger")
+        built = wrap(built, tokens_per_device=tokens, padding=padding, ledger=folder / "ledger")
     seen = FoundRun(built, Captured(built.model), reference)
     built.add_callback(seen.captured)
     built.add_callback(_Turns(seen))
