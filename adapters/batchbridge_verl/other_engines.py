@@ -1,5 +1,5 @@
-"""Engines that no proof ran on, where someone allows them: measured at the two places that every engine of verl has,
-the loss that it is handed and the call before its update.
+"""Engines that no proof ran on, where someone allows them or nothing is changed: measured at the two places that every
+engine of verl has, the loss that it is handed and the call before its update.
 
 Of such an engine nothing is patched but what verl's own interface names, so that schedules of pipelines, optimizers and
 clipping may be its own. What happens between the loss and the update is not seen.
@@ -28,7 +28,7 @@ from batchbridge_verl.watching import VerlStepProbe
 PROVEN = ("FSDPEngineWithLMHead", "FSDPEngineWithValueHead")
 """Engines that the proofs ran on. Source: verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py."""
 ALLOWED = "unproven_engine"
-"""The name by which `wrap(..., allow=...)` accepts another one."""
+"""The name by which `wrap(..., allow=...)` enforces on another one."""
 
 
 def is_proven(engine: Any) -> bool:
@@ -63,7 +63,7 @@ class VerlLossStepProbe(VerlStepProbe):
         patches.note(
             "engine",
             what=f"{type(self._engine).__name__}: measured at its loss; clipping and the update are not seen",
-            why=f"{ALLOWED} is allowed",
+            why="no proof ran on it",
         )
 
     @contextlib.contextmanager

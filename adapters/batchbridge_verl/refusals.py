@@ -420,7 +420,8 @@ def _other_engine(request: Request) -> bool:
 @REFUSALS.live(
     "unproven_engine",
     "only the FSDP engine is proven: of another one, no run was measured, and what it does between its loss and its "
-    'update (clipping, for one) is not seen; allow=("unproven_engine",) measures what its loss weighs',
+    'update (clipping, for one) is not seen; allow=("unproven_engine",) measures what its loss weighs, and so do the '
+    "modes verify and observe, which change nothing",
     allowable=True,
     foreseen=_other_engine,
     remedy="model_engine=dp, with actor_rollout_ref.actor.strategy=fsdp or fsdp2",

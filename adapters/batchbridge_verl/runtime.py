@@ -77,9 +77,7 @@ def _prompts(trainer: Any) -> Sequence[Any] | None:
     return None if rows is None or key is None else PromptColumn(rows, key)
 
 
-ALWAYS = (
-    *("legacy_workers", "earlier_release", "critic", "unproven_engine", "distillation", "asynchronous", "initialised"),
-)
+ALWAYS = ("legacy_workers", "earlier_release", "critic", "distillation", "asynchronous", "initialised")
 """Refusals that hold in every mode."""
 SETTABLE: SettableFields = {
     # Source: verl 0.8.0 to 0.9.1 workers/utils/losses.py, core_algos.py.

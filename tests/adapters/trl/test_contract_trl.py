@@ -215,6 +215,7 @@ class TestTrl(AdapterContract):
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
         "own_setup",  # methods of a class of one's own
         "communication_hook",  # a call of DDP's, in no configuration: native/test_ddp_hooks.py
+        "found_budget",  # tokens_per_device="auto" is asked of `wrap`: native/test_found_budget.py
     )
     valid = (
         valid("4 x 2 x 3 x 6", {"num_train_epochs": 2}, spec=MEANING, dataset_size=8000),

@@ -603,6 +603,10 @@ def test_padded_rows_are_watched_on_0_7_1_and_followed_from_0_8_0_on() -> None:
     assert Asked((PADDED,), version="0.8.0", trainer=V0_TRAINER).names() == set()
 
 
+def test_an_engine_that_no_proof_ran_on_is_watched_without_a_word() -> None:
+    assert "unproven_engine" not in runtime.ALWAYS
+
+
 def test_rows_that_ranks_share_are_refused_on_0_7_1() -> None:
     words = (ENGINE_WORKERS, "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "trainer.n_gpus_per_node=2")
     assert Asked(words, version="0.7.1", trainer=V0_TRAINER).names() == {"earlier_release"}

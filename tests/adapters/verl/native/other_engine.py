@@ -175,11 +175,13 @@ def another_engine(folder: Path) -> dict[str, Any]:
         "losses": losses(bench),
         "unseen": unseen_update(bench),
         "clock": other_clock(bench),
-        **{mode: {name: tampered(bench, one, mode) for name, one in TAMPERS.items()} for mode in ("enforce", "verify")},
+        "enforce": {name: tampered(bench, one, "enforce") for name, one in TAMPERS.items()},
     }
     if bench.processes > 1:
         found["staged"] = staged(folder)
     bench.allowed = frozenset()
+    found["verify"] = {name: tampered(bench, one, "verify") for name, one in TAMPERS.items()}
+    found["observe"] = {name: tampered(bench, TAMPERS[name], "observe") for name in ("nothing", "the engine's scaling")}
     return {**found, "refused": refused(bench)}
 
 

@@ -86,10 +86,15 @@ TAMPERED = {
 def test_a_step_of_other_weights_ends_before_the_engines_update(
     measured: Callable[[int], dict[str, Any]], ranks: int, tampering: str, mode: str
 ) -> None:
+    """Enforced it is allowed; verified, nobody is asked."""
     result = measured(ranks)[mode][tampering]
     assert re.match(f"optimizer step 3 departs from the plan in its {TAMPERED[tampering]}", result["said"])
     assert result["updates"] == 1
     assert measured(ranks)[mode]["nothing"] == {"said": "", "updates": 2}
+
+
+def test_observing_asks_for_no_allow_and_ends_nothing(measured: Callable[[int], dict[str, Any]], ranks: int) -> None:
+    assert set(map(str, measured(ranks)["observe"].values())) == {str({"said": "", "updates": 2})}
 
 
 def test_of_a_pipelines_stages_the_one_that_has_the_loss_speaks_for_all(
