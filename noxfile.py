@@ -247,7 +247,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def pages(session: nox.Session) -> None:
     """Writes every cheap generated page anew, by name only: `nox -s pages -- --goldens`, and the recorded texts."""
-    install(session, "core", *TEST, "jsonschema", "-e", ".")
+    install(session, "core", *TEST, "jsonschema", ON_CPU, "-e", ".")
     session.run("python", "docs/make_pages.py", *session.posargs, env=ENVIRONMENT)
 
 

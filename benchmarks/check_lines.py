@@ -13,11 +13,11 @@ import json
 import os
 import re
 import statistics
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from batchbridge import check
+from batchbridge_on_cpu.figures import commit_of
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "cli.md"
@@ -67,12 +67,6 @@ def sentence(found: dict[str, Any]) -> str:
     )
 
 
-def commit_of(folder: Path) -> str:
-    """The commit of a checkout, as git says it."""
-    head = ["git", "-C", str(folder), "rev-parse", "--short=7", "HEAD"]
-    return subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
@@ -81,7 +75,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     told = parser.parse_args()
     found = measured(told.checkout, told.framework_version)
-    found["commit"] = told.commit or commit_of(told.checkout)
+    found["commit"] = told.commit or commit_of(told.checkout, 7)
     print(sentence(found))
     if told.write:
         (HERE / "check_lines.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -30,6 +30,7 @@ from batchbridge.contract import plugins
 from batchbridge.diagnosis import doctor
 from batchbridge.kit.error_texts import quotations
 from batchbridge.reports import Check
+from batchbridge_on_cpu.figures import commit_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "first_five_minutes.md"
 BEGIN, END = "<!-- written by benchmarks/first_five_minutes.py -->\n", "<!-- end -->\n"
@@ -325,8 +326,10 @@ def checkout_of(text: str) -> Checkout:
     if name not in COMMITS or not Path(folder).is_dir():
         raise SystemExit(f"{text}: expected NAME=FOLDER[@COMMIT], with NAME one of {', '.join(COMMITS)}")
     if not commit:
-        words = ["git", "-C", folder, "rev-parse", "--short=7", "HEAD"]
-        commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+        try:
+            commit = commit_of(Path(folder), 7)
+        except subprocess.CalledProcessError:
+            commit = "unknown"
     return Checkout(name, Path(folder), commit)
 
 

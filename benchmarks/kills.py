@@ -28,6 +28,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from batchbridge_on_cpu.figures import commit_of
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tests/adapters/trl/native/restarting.py"
 PAGE = ROOT / "docs/resume.md"
@@ -125,11 +127,6 @@ def measured(kills: int, found: dict[str, Any], keep: Callable[[], None]) -> Non
             keep()
 
 
-def commit() -> str:
-    words = ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def page(found: Mapping[str, Any]) -> str:
     """The table."""
     lines = [
@@ -153,7 +150,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the table into kills.json and docs/resume.md")
     parser.add_argument("--go-on", action="store_true", help="add to the rounds that kills.json has")
     asked = parser.parse_args()
-    file, head = Path(__file__).with_suffix(".json"), commit()
+    file, head = Path(__file__).with_suffix(".json"), commit_of(ROOT, 8)
     found: dict[str, Any] = {"commits": [], "trl": version("trl"), "rows": {}}
     if asked.go_on:
         found = json.loads(file.read_text(encoding="utf-8"))

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import yaml
 
 import batchbridge
+from batchbridge_on_cpu.figures import commit_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -328,13 +329,6 @@ def details(rows: list[Judged]) -> list[str]:
     return lines
 
 
-def commit_of(root: Path) -> str:
-    head = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True
-    )
-    return head.stdout.strip()
-
-
 def stated(place: str, commit: str, day: str, lines: list[str]) -> None:
     """The table between the marks of a place in docs/evidence.md."""
     mark = f"<!-- written by benchmarks/strangers/measure.py --write {place} -->"
@@ -360,7 +354,7 @@ def main() -> int:
         kept = json.loads(options.answers.read_text(encoding="utf-8"))
     else:
         commit, day = (
-            commit_of(Path(batchbridge.__file__).parent),
+            commit_of(Path(batchbridge.__file__).parent, 8),
             datetime.datetime.now(datetime.UTC).date().isoformat(),
         )
         kept = {"commit": commit, "day": day, "said": answers(options.checkouts, truth, options.only)}

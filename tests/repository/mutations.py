@@ -27,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mutants import MUTANTS, Mutant
 
+from batchbridge_on_cpu.figures import commit_of
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "mutations.md"
 COPIED = (
@@ -184,12 +186,9 @@ def _code(text: str) -> str:
 
 def commit_here() -> str:
     """The commit of the tree, with a word where files differ from it."""
-    head = subprocess.run(
-        ("git", "rev-parse", "--short=8", "HEAD"), cwd=ROOT, capture_output=True, text=True, check=True
-    )
     words = ("git", "status", "--porcelain", "--", "src", "adapters")
     dirty = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return head.stdout.strip() + (" with changes" if dirty.strip() else "")
+    return commit_of(ROOT, 8) + (" with changes" if dirty.strip() else "")
 
 
 def main(words: list[str]) -> int:

@@ -155,11 +155,60 @@ def rooms_of(line: str) -> list[str]:
 
 
 def test_every_file_stands_in_one_room_and_the_sum_is_all_that_is_shipped() -> None:
-    every = [file for package in measures.PACKAGES.values() for file in measures.files(package)]
-    every += [file for plugin in (measures.ROOT / "plugins").glob("*/src") for file in measures.files(plugin)]
+    every = measures.shipped()
     sizes = measures.rooms()
     assert sum(size.files for size in sizes.values()) == len(every)
     assert sum(size.lines for size in sizes.values()) == sum(len(measures.lines_of_code(file)) for file in every)
     said = measures.table(sizes)[-1].split()
     assert said[0].replace(",", "") == str(sum(size.lines for size in sizes.values()))
     assert {"plugins/batchbridge_skyrl", "batchbridge_trl/rules", "batchbridge.kit"} <= sizes.keys()
+
+
+def test_every_file_counts_once_in_the_tables_of_what_lines_buy() -> None:
+    sizes = measures.bought()
+    assert sum(sizes.values()) == sum(size.lines for size in measures.rooms().values())
+    groups = {name for name, side in sizes if not side}
+    assert groups == measures.BOUGHT.keys()
+    assert {name for name, side in sizes if side} == set(measures.TITLES.values())
+    assert {side for _, side in sizes} == {"", *measures.SIDES}
+    assert all(sizes.values())
+
+
+def test_the_lists_of_sides_name_no_file_that_is_gone_and_none_twice() -> None:
+    every = measures.shipped()
+    kit = {file.stem for file in every if file.parent == measures.PACKAGES["batchbridge"] / "kit"}
+    names = [*measures.KIT_READING.split(), *measures.KIT_RUNNING.split()]
+    assert sorted(names) == sorted(kit)
+    adapters = [file for file in every if not file.is_relative_to(measures.ROOT / "src")]
+    there = {part.removesuffix(".py") for file in adapters for part in file.parts[-3:]}
+    listed = [*measures.ADAPTER_READING.split(), *measures.ADAPTER_RUNNING.split()]
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= there
+
+
+@pytest.mark.parametrize("name", ["unheard_of.py", "config.py"])
+def test_a_file_that_no_list_has_or_two_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "ADAPTER_RUNNING", f"{measures.ADAPTER_RUNNING} config")
+    with pytest.raises(LookupError, match=name.removesuffix(".py")):
+        measures.bought_by(measures.PACKAGES["batchbridge_trl"] / name)
+
+
+def test_the_page_has_the_tables_of_some_commit_with_their_sum(repository: Path) -> None:
+    text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
+    block = text.split(measures.SIZE_MARKS[0])[1].split(measures.SIZE_MARKS[1])[0]
+    head, rest = block.split("\n", 1)
+    assert re.fullmatch(r"Lines of code on [0-9a-f]{12}, \d{4}-\d\d-\d\d:", head), REWRITE
+    rows = re.findall(r"^\| (these together|all frameworks) \|.*?([\d,]+) \|(?: \|)?$", rest, re.M)
+    assert [name for name, _ in rows] == ["these together", "all frameworks"]
+    (whole,) = re.findall(r"All that is shipped: ([\d,]+) lines", rest)
+    assert sum(int(count.replace(",", "")) for _, count in rows) == int(whole.replace(",", ""))
+    first = re.findall(r"^\| ([^|]+?) \|", rest, re.M)
+    assert {*measures.BOUGHT, *measures.TITLES.values()} <= set(first), REWRITE
+
+
+def test_tables_whose_numbers_are_the_same_keep_their_date(repository: Path) -> None:
+    text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
+    now = measures.with_sizes(text)
+    assert measures.with_sizes(now) == now
+    longer = now.replace("All that is shipped: ", "All that is shipped: 1")
+    assert measures.with_sizes(longer) != longer

@@ -25,10 +25,15 @@ def asked() -> bool:
     return os.environ.get(ASKED) == "1"
 
 
+def commit_of(place: Path, digits: int = 40) -> str:
+    """The commit that is checked out in the repository of `place`; `CalledProcessError` where there is none."""
+    return _git(place, "rev-parse", f"--short={digits}", "HEAD")
+
+
 def measured_on(place: Path) -> dict[str, str]:
     """The commit that is checked out in the repository of `place`, "+changes" behind it where its code was changed
     since, and today's date."""
-    commit = _git(place, "rev-parse", "--short=12", "HEAD")
+    commit = commit_of(place, 12)
     changed = _git(place, "status", "--porcelain", "--", ":/src", ":/adapters")
     return {"commit": f"{commit}{'+changes' if changed else ''}", "date": datetime.date.today().isoformat()}
 

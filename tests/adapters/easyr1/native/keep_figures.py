@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import proofs
 import torch
 from started import bench_folder, finished, fit_run, parameters, version_of
 
-from batchbridge_on_cpu.figures import keep
+from batchbridge_on_cpu.figures import commit_of, keep
 from batchbridge_on_cpu.trajectories import distance
 
 FITS = {
@@ -107,12 +106,6 @@ def gradients_of(place: Path, version: str) -> dict[str, Any]:
     benches = proofs.measured_on("gradients", version)
     files = {bench: bench_folder(place, "gradients", bench) / proofs.LEFT["gradients"] for bench in benches}
     return {bench: json.loads(file.read_text(encoding="utf-8")) for bench, file in files.items()}
-
-
-def commit_of(checkout: Path) -> str:
-    """EasyR1's commit."""
-    words = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 FIGURES = Path(__file__).parents[1] / "figures.json"
