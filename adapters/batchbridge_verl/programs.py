@@ -80,7 +80,7 @@ def unknown_keys(result: HydraSettings, version: str, engine: str, defaults: Com
         foreign = appended and key not in BY_KEY
         below = operation == "set" and not word and _below_empty(key, known)
         if key not in known and not read and not foreign and not below:
-            unknown[key] = appended or in_file or result.own_program is not None
+            unknown[key] = appended or in_file
     near = suggested_keys(unknown, known, 0.85, taken=result.places)
     for key, appended in unknown.items():
         found.append(_unknown(key, result.places[key], whose, engine, near.get(key, ()), appended, result.own_program))
@@ -161,7 +161,7 @@ def _unknown(
     key: str, place: Where, whose: str, engine: str, near: Sequence[str], appended: bool, program: str | None
 ) -> Finding:
     """A key that the version lacks. appended: it comes into the configuration anyway, and verl reads it nowhere.
-    program: of the user's, which may read it."""
+    program: of the user's, whose own configuration may have it, and which may read it."""
     _, newer, source = GONE.get(key, ("", None, f"composed configuration of {whose}"))
     fixes = [Fix(f"use {newer}", {key: None, newer: place.value})] if newer is not None else []
     fixes += [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
@@ -170,6 +170,9 @@ def _unknown(
     if appended:
         unread = f"{text}: nothing reads it{'' if program is None else f', unless {program} does'}"
         return Finding(code, "warning", "never", unread, (place,), tuple(fixes), source=source)
+    if program is not None:
+        text += f": hydra ends the run, unless the configuration of {program} has it"
+        return Finding(code, "warning", "config", text, (place,), tuple(fixes), source=source)
     fixes.append(Fix(f"write +{key}=... if something of yours reads it"))
     native = (
         f"hydra: Could not override '{key}'. To append to your config use +{key}=... Key '{key.rpartition('.')[2]}' is "

@@ -53,7 +53,7 @@ class OwnCopy:
         if self.differing:
             numbers = ", ".join(self.differing)
             text = f"{numbers}: as {framework} {self.release} would; {self.changed(*self.differing)} here"
-            fix = Fix("compare these functions with the release's; batchbridge run measures what is trained")
+            fix = Fix("compare these functions with the release's")
             yield Finding("BB039", "error", "config", text, (Where(None, None, self.place),), (fix,), undecided=True)
 
     def changed(self, *numbers: str) -> str:

@@ -212,7 +212,9 @@ def test_a_program_of_ones_own_is_read_as_verls_and_said(tmp_path: Path, program
     assert said.message.startswith(f"{module} is not a verl program")
     unknown = [finding.message for finding in found.findings if finding.code == "BB-VERL-003"]
     assert unknown
-    assert all(message.endswith(f"nothing reads it, unless {module} does") for message in unknown)
+    assert all(
+        message.endswith(f"hydra ends the run, unless the configuration of {module} has it") for message in unknown
+    )
     foretold = batchbridge.check(tmp_path / "examples" / "grpo" / "run.sh", version="0.9.1").enforcement
     assert foretold is not None
     assert foretold.verdict == "unknown"
