@@ -342,6 +342,9 @@ class Calls(Expressions):
             return self.variable(first, default)
         if name in ("os.path.join", "os.path.dirname", "os.path.basename"):
             return _path(last, plain(positional))
+        reads = name in ("open", "io.open", "pathlib.Path") or name in arguments.LOADERS
+        if reads and isinstance(first, UnknownValue):
+            raise Undecided(first)
         if name in ("open", "io.open") and isinstance(first, str):
             return Instance(Call("open", Place("", 0)), None, {"path": first})
         if name in arguments.LOADERS or last in ("open_yaml",):

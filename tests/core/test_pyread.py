@@ -143,6 +143,24 @@ def test_a_settings_file_that_the_program_opens_is_followed() -> None:
     assert [one.names for one in lost.loose] == [("c.yaml",)]
 
 
+def test_a_settings_file_that_an_option_names_leaves_that_option_open() -> None:
+    text = (
+        "import argparse, yaml\nfrom pathlib import Path\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--config', required=True)\na = p.parse_args()\n"
+        "def load(path):\n    with open(path) as f:\n        return yaml.safe_load(f)\n"
+        "GRPOConfig(beta=load({path})['beta'])\n"
+    )
+    for path in ("a.config", "Path(a.config)"):
+        program = text.replace("{path}", path)
+        open_beta = unknown_in(built(program).arguments["beta"])
+        assert open_beta is not None
+        assert open_beta.names == ("--config",)
+    said = built(
+        text.replace("{path}", "a.config"), words=["--config", "c.yaml"], load_file={"c.yaml": {"beta": 0.1}}.get
+    )
+    assert said.arguments == {"beta": 0.1}
+
+
 HYDRA = "import hydra\n@hydra.main(version_base=None, config_path='conf', config_name='train')\ndef main(cfg):\n"
 
 

@@ -66,6 +66,23 @@ def test_what_only_running_would_tell_is_undecided_and_can_be_said(tmp_path: Pat
     assert read(file, env={"G": "3"}).verdict == "invalid"
 
 
+def test_an_option_that_the_program_needs_is_named_and_can_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, group='load(a.config)["group"]')
+    before = (
+        "import argparse, yaml\np = argparse.ArgumentParser()\np.add_argument('--config', required=True)\n"
+        "a = p.parse_args()\ndef load(path):\n    with open(path) as f:\n        return yaml.safe_load(f)\n"
+    )
+    file.write_text(before + file.read_text())
+    (tmp_path / "c.yaml").write_text("group: 3\n")
+    (finding,) = [one for one in read(file).findings if one.code == "BB011"]
+    assert finding.message.endswith("would tell: --config")
+    assert finding.fixes[0].text == "give it behind the file: -- --config VALUE"
+    assert main(["check", str(file), "-w", "1", "--", "--config", str(tmp_path / "c.yaml")]) == 2
+    assert "BB-TRL-021" in capsys.readouterr().out
+
+
 def test_an_unknown_mapping_leaves_the_run_open(tmp_path: Path) -> None:
     reading = read(written(tmp_path, more="**somewhere(),"))
     assert reading.verdict == "undecided"

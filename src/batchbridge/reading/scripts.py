@@ -509,7 +509,8 @@ def _unknown_arguments(source: Source, matter: set[str]) -> Iterable[Finding]:
     for names, keys in together.items():
         where = tuple(Where(key, source.values.get(key), source.file_of(key), source.lines.get(key)) for key in keys)
         ways = tuple(Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() and name.isupper())
-        fixes = (*ways, Fix(f"say the setting itself: --set {keys[0]}=VALUE"))
+        options = tuple(Fix(f"give it behind the file: -- {name} VALUE") for name in names if name.startswith("--"))
+        fixes = (*ways, *options, Fix(f"say the setting itself: --set {keys[0]}=VALUE"))
         listed = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
         verb = "depends" if len(keys) == 1 else "depend"
         message = f"{listed} {verb} on what only running the program would tell: {', '.join(names)}"
