@@ -660,14 +660,15 @@ def engines(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def equivalence(session: nox.Session) -> None:
     """One source configuration, every framework: converted, run natively and wrapped, compared with each other."""
-    compare(session, environments(session, "trl", "verl", "openrlhf"), "--at-once=2")  # each on one rank
+    # Each on one rank.
+    compare(session, environments(session, "trl", "verl", "openrlhf", *DERIVED_TARGETS), "--at-once=2")
 
 
 @nox.session(venv_backend="none")
 def equivalence_full(session: nox.Session) -> None:
     """The whole matrix, the run that learns, and their page; by name only. EasyR1 and Open-Instruct take part in the
     matrix where BATCHBRIDGE_EASYR1 and BATCHBRIDGE_OPEN_INSTRUCT name checkouts."""
-    pythons = environments(session, "trl", "verl", "openrlhf", *checkouts())
+    pythons = environments(session, "trl", "verl", "openrlhf", *DERIVED_TARGETS, *checkouts())
     folder = compare(session, pythons, "--all")
     named = [f"--python={name}={pythons[name]}" for name in ("trl", "verl", "openrlhf")]
     learns = ("tests/equivalence/native/real_run.py", f"{folder}/learns", "tests/equivalence/real_run.json")
@@ -730,13 +731,21 @@ def checkouts() -> list[str]:
     return [name for name in ("easyr1", "open_instruct") if os.environ.get(f"BATCHBRIDGE_{name.upper()}")]
 
 
+DERIVED_TARGETS = ("axolotl", "ms_swift")
+"""Trainers that are derived from a framework's, and an earlier release: targets of the equivalence suite beside it."""
+SESSIONS = {"verl_071": "verl_full(release='0.7.1')"}
+"""Target of the suite -> the session whose environment it has, where that is not called as it is."""
+
+
 def environments(session: nox.Session, *names: str) -> dict[str, Path]:
     """Each framework's interpreter, of its own session; made where it is not there yet."""
-    folder = ROOT / ".nox"
+    folder, found = ROOT / ".nox", {}
     for name in names:
-        again = ("--envdir", str(folder), "-s", name, "--reuse-existing-virtualenvs", "--install-only")
+        of = SESSIONS.get(name, name)
+        again = ("--envdir", str(folder), "-s", of, "--reuse-existing-virtualenvs", "--install-only")
         session.run(sys.executable, "-m", "nox", *again, external=True)
-    return {name: folder / name.replace(".", "-") / "bin" / "python" for name in names}
+        found[name] = folder / re.sub(r"[^a-z0-9_]+", "-", of).strip("-") / "bin" / "python"
+    return found
 
 
 def compare(session: nox.Session, pythons: dict[str, Path], *options: str) -> str:

@@ -17,6 +17,44 @@ FORMS = {
     "open_instruct": ("shell", "sh"),
 }
 """Framework -> (form of `batchbridge convert`, ending of the file's name)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """A target of the suite that takes another one's configuration: a trainer derived from its framework's, or an
+    earlier release. It runs wrapped alone: as it is, it may well train what that framework trains.
+
+    framework: whose configuration it takes. version: which `convert` writes for; None: the newest. cases: which it
+    runs. variant: of that framework's trainers, which it has.
+    """
+
+    framework: str
+    version: str | None = None
+    cases: tuple[str, ...]
+    variant: str = ""
+
+
+DERIVED = {
+    "axolotl": Derived(
+        framework="trl",
+        cases=("token_mean", "whole_completions", "whole_rollouts_two_passes", "several_steps_with_kl"),
+    ),
+    # A completion without a trained token comes from a scheduler of several turns alone there.
+    "ms_swift": Derived(framework="trl", cases=("whole_completions",)),
+    "verl_071": Derived(
+        framework="verl",
+        version="0.7.1",
+        cases=("token_mean", "whole_completions", "sequence_mean_two_passes", "nothing_divides"),
+        variant="v0",
+    ),
+}
+
+
+def framework_of(target: str) -> str:
+    """Whose configuration a target of the suite takes."""
+    return DERIVED[target].framework if target in DERIVED else target
+
+
 INJECTED = ("carried.precision", "carried.optimizer", "carried.optimizer_epsilon")
 """What a framework's command line lacks and its testing kit injects: float32, SGD, and AdamW's epsilon."""
 WITHOUT_EFFECT = {
@@ -51,12 +89,13 @@ class Case:
     source: file in `sources`. framework, version: whose it is. prompts: of the dataset. optimizer: what it asks for;
     kits inject SGD where a framework has none. ranks: devices of every run. seed: what keys the order of prompts where
     the source leaves it open, as OpenRLHF does; every run is then told the source's meaning with it. ci: modes in which
-    `nox -s equivalence` runs it. cannot: at least what a framework cannot say of the case, which it does not run then.
-    left_out: other runs that are not made, and why. flat: prompts whose completions all earn the same, for a group
-    filter; rewards are then 0 or 1. images: the policy is one that reads images, and every prompt shows one or two.
-    critic: a critic is trained beside the policy. own: canonical fields that no run can be told: each is told the
-    source's meaning with its own framework's in their place. drawn: completions are drawn from the run's own policy,
-    see `batchbridge_on_cpu.drawn`.
+    `nox -s equivalence` runs it; ci_targets: what runs it there, all by default. cannot: at least what a framework
+    cannot say of the case, which it does not run then. left_out: other runs that are not made, and why. flat: prompts
+    whose completions all earn the same, for a group filter; rewards are then 0 or 1. images: the policy is one that
+    reads images, and every prompt shows one or two. critic: a critic is trained beside the policy. own: canonical
+    fields that no run can be told: each is told the source's meaning with its own framework's in their place. drawn:
+    completions are drawn from the run's own policy, see `batchbridge_on_cpu.drawn`. whole: every completion has tokens
+    that are trained, see `batchbridge_on_cpu.whole`.
     """
 
     name: str
@@ -68,6 +107,7 @@ class Case:
     ranks: int = 1
     seed: int | None = None
     ci: tuple[str, ...] = ()
+    ci_targets: tuple[str, ...] = ()
     cannot: Mapping[str, Set[str]] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     flat: tuple[int, ...] = ()
@@ -75,17 +115,25 @@ class Case:
     critic: bool = False
     own: tuple[str, ...] = ()
     drawn: bool = False
+    whole: bool = False
 
     @property
     def path(self) -> Path:
         """The source configuration."""
         return HERE / "sources" / self.source
 
+    def runs(self, target: str) -> bool:
+        """Whether a target of the suite runs the case, as far as it can say it."""
+        derived = target in DERIVED and self.name not in DERIVED[target].cases
+        return not derived and target not in self.left_out
+
     @property
     def environment(self) -> dict[str, str]:
         """What scripted engines are told: see `ScriptedRollouts.of_environment`; OpenRLHF's filter asks for scores."""
         if self.drawn:
             return {"BATCHBRIDGE_SCRIPT": "batchbridge_on_cpu.drawn:rollouts"}
+        if self.whole:
+            return {"BATCHBRIDGE_SCRIPT": "batchbridge_on_cpu.whole:rollouts"}
         if not self.flat:
             return {}
         flat = ",".join(map(str, self.flat))
@@ -112,6 +160,18 @@ CASES = {
             optimizer="adamw",
             ci=MODES,
             cannot=SEVERAL_STEPS,
+        ),
+        Case(
+            name="whole_completions",
+            source="trl_token_mean.yaml",
+            framework="trl",
+            version="1.16.0",
+            prompts=12,
+            optimizer="adamw",
+            ci=("enforce",),
+            ci_targets=("trl", "ms_swift"),
+            cannot=SEVERAL_STEPS,
+            whole=True,
         ),
         Case(
             name="sequence_mean_two_passes",

@@ -1,10 +1,11 @@
-"""One run of TRL's GRPOTrainer with scripted rollouts: `python run_trl.py FOLDER`, or under torchrun."""
+"""One run of TRL's GRPOTrainer, or of one derived from it, with scripted rollouts: `python run_trl.py FOLDER`, or under
+torchrun."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers import TrainerCallback
 
 from batchbridge import wrap
 from batchbridge.testing.snapshots import StepKeeper, flat
+from batchbridge.testing.tiny import ScriptedRollouts
 from batchbridge_trl.testing import scripted_trainer
 
 FLOAT32 = {"bf16": False, "fp16": False}
@@ -28,18 +30,48 @@ def main(folder: Path) -> None:
     order = Order.read(folder)
     case = order.told
     settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8")) | FLOAT32
-    made = picture_trainer if case.images else scripted_trainer
+    made = picture_trainer if case.images else MAKERS[order.target]()
     if case.drawn:
         settings |= drawn_policy(folder, case.environment)
+    if case.whole:
+        settings["script"] = ScriptedRollouts.of_environment(case.environment)
+    spec = spec_of(case)
+    if order.target == "ms_swift":  # whose own default is 0.95, where TRL's, which the source leaves out, is 0.999
+        settings["adam_beta2"] = spec.carried.beta2
     trainer = made(folder / "out", prompts=case.prompts, **settings)
-    wrap(trainer, spec_of(case), mode=order.mode, ledger=folder / "ledger")
+    wrap(trainer, spec, mode=order.mode, ledger=folder / "ledger")
     keep_steps(trainer, StepKeeper(folder / "steps", writes=trainer.accelerator.is_main_process))
     trainer.train()
 
 
+def axolotl_s() -> Callable[..., Any]:
+    """`scripted_trainer` of axolotl's trainer, with its own configuration."""
+    import trl
+    from axolotl.core.trainers.grpo.args import AxolotlGRPOConfig
+    from axolotl.core.trainers.grpo.trainer import AxolotlGRPOTrainer
+
+    trl.GRPOTrainer, trl.GRPOConfig = AxolotlGRPOTrainer, AxolotlGRPOConfig
+    return scripted_trainer
+
+
+def ms_swift_s() -> Callable[..., Any]:
+    """The trainer of ms-swift's tests."""
+    sys.path.append(str(Path(__file__).parents[2] / "adapters" / "ms_swift" / "native"))
+    import scripted
+
+    return scripted.swift_trainer
+
+
+MAKERS: Mapping[str, Callable[[], Callable[..., Any]]] = {
+    "trl": lambda: scripted_trainer,
+    "axolotl": axolotl_s,
+    "ms_swift": ms_swift_s,
+}
+"""Target -> what makes its trainer."""
+
+
 def drawn_policy(folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """What `scripted_trainer` is given where completions are drawn from the run's own policy."""
-    from batchbridge.testing.tiny import ScriptedRollouts
     from batchbridge_on_cpu import drawn
 
     places = {drawn.FOLDER: str(folder / "steps"), drawn.DRAWN: str(folder / "drawn.jsonl")}

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from matrix import CASES, FORMS, INJECTED, MODES, REAL, WITHOUT_EFFECT, Case, Order
+from matrix import CASES, DERIVED, FORMS, INJECTED, MODES, REAL, WITHOUT_EFFECT, Case, Order, framework_of
 from oracle_steps import OracleStep, between, worst
 
-VARIANTS = {"verl": ("v1", "v0")}
+VARIANTS = {"verl": ("v1", "v0"), **{target: (one.variant,) for target, one in DERIVED.items()}}
 """Trainers of one framework."""
 
 
@@ -46,11 +46,13 @@ def converted(folder: Path, case: Case, target: str) -> Path:
 
     Lossy is allowed: the account says what is lost, and `refused` whether it matters.
     """
-    if target == case.framework:
+    framework, version = framework_of(target), DERIVED[target].version if target in DERIVED else None
+    if framework == case.framework and version is None:
         return case.path
-    form, ending = FORMS[target]
-    file = folder / f"{target}.{ending}"
-    words = [sys.executable, "-m", "batchbridge", "convert", *case.arguments, "--to", target]
+    form, ending = FORMS[framework]
+    file = folder / f"{framework if version is None else target}.{ending}"
+    words = [sys.executable, "-m", "batchbridge", "convert", *case.arguments, "--to", framework]
+    words += ["--to-version", version] if version is not None else []
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         account = subprocess.run([*words, "--json", "--dry-run"], capture_output=True, text=True, check=False)
@@ -134,8 +136,9 @@ def run(folder: Path, order: Order, python: Path) -> tuple[int, float]:
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
         order.write(folder)
-        command = [str(python), str(HERE / f"run_{order.target}.py"), str(folder)]
-        if order.target == "trl" and order.told.ranks > 1:
+        framework = framework_of(order.target)
+        command = [str(python), str(HERE / f"run_{framework}.py"), str(folder)]
+        if framework == "trl" and order.told.ranks > 1:
             torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={order.told.ranks}"]
             command[1:1] = torchrun
         started = time.monotonic()
@@ -158,7 +161,7 @@ def orders(
     """(name, mode, folder, order) of every run of a case. natives: configuration of each framework."""
     for target, native in natives.items():
         variants = [one for one in VARIANTS.get(target, ("",)) if name_of(target, one) not in case.left_out]
-        for variant, mode in itertools.product(variants, modes):
+        for variant, mode in itertools.product(variants, ("enforce",) if target in DERIVED else modes):
             number = [*CASES, REAL.name].index(case.name)
             place = folder / f"{number}{target}{variant}{mode[0]}"  # short: paths of Ray's sockets end at 107 bytes
             yield (
@@ -345,9 +348,9 @@ def measure(
         name: {} for name in ("runs", "accounts", "refused", "predicted", "oracle", "plain_torch", "pairs")
     }
     places: dict[str, dict[str, Path]] = {mode: {} for mode in MODES}
-    targets = [target for target in pythons if target not in case.left_out]
+    result["targets"] = targets = [target for target in pythons if case.runs(target)]
     natives = {target: converted(folder / case.name, case, target) for target in targets}
-    for target in [name for name in targets if name != case.framework]:
+    for target in [name for name in targets if natives[name] != case.path]:
         fields = account(natives[target])
         result["accounts"][target] = summary(fields, case.own)
         if lost := refused(fields, case.own):
@@ -360,7 +363,7 @@ def measure(
         result["runs"].setdefault(name, {})[mode] = {"code": code, "seconds": round(seconds)}
         if code == 0:
             places[mode][name] = place
-        if order.target != case.framework:
+        if order.target not in (case.framework, *DERIVED):
             result["predicted"].setdefault(order.target, predicted(case, order.target, Path(order.native)))
     result["recomputed"] = {name: recomputed(place) for name, place in places["enforce"].items()}
     result["versions"] = {name: version_of(place) for name, place in places["enforce"].items()}
@@ -394,7 +397,11 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     cases = [case for case in CASES.values() if (case.name in asked.case if asked.case else case.ci or asked.all)]
     place, whole = asked.folder.absolute(), asked.all or asked.case
-    results = {case.name: measure(place, case, pythons, MODES if whole else case.ci, asked.at_once) for case in cases}
+    results = {}
+    for case in cases:
+        modes, targets = (MODES, ()) if whole else (case.ci, case.ci_targets)
+        named = {target: python for target, python in pythons.items() if not targets or target in targets}
+        results[case.name] = measure(place, case, named, modes, asked.at_once)
     (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
