@@ -18,6 +18,7 @@ TELLS = DetectionFacts(
         # Its parser takes TRL's settings and nothing else.
         rf"{_PYTHON}((.*/)?trl\ngrpo$|-m\ntrl\.scripts\.grpo$|.*trl/scripts/grpo\.py$)": 0.97,
         # Below what is certain: in a script, a GRPO command beside it is the one that is meant.
+        rf"{_PYTHON}((.*/)?swift\nrlhf$|.*swift/cli/rlhf\.py$)": 0.9,
         rf"{_PYTHON}((.*/)?trl\nsft$|-m\ntrl\.scripts\.sft$|.*(trl/scripts|open_r1)/sft\.py$)": 0.9,
     },
     own=dict.fromkeys(

@@ -17,7 +17,7 @@ from batchbridge.kit.versions import holds, installed
 from batchbridge_trl import TELLS
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import not_judged, programs_near, recipe_of
+from batchbridge_trl.recipe import not_judged, programs_near, recipe_of, starts_swift
 from batchbridge_trl.sizes import FIELDS, GENERATIONS, sizes_of
 from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import SettingGroup, settings_of, versions_of
@@ -152,6 +152,14 @@ class TrlAdapter(PackagedAdapter):
             filled = unsloth.settings(given, rows, version, release, parsed=built is None)
             given, default_of = filled.given, filled.origins
             places |= {new: places[old] for new, old in filled.renamed.items() if old in places}
+        of_swift = None
+        if built is None and source.native is None and starts_swift(source.argv, given):
+            from batchbridge_trl import swift_commands
+
+            of_swift = swift_commands.filled(source, given, {key for key, row in rows.items() if not row.fixed})
+            found += swift_commands.findings(of_swift, places, version)
+            given, default_of = of_swift.given, of_swift.origins
+            places |= {new: places[old] for new, old in of_swift.renamed.items()}
         script = script_of_ones_own(source.argv)
         if built and not built.name.startswith(("trl.", "unsloth.")) and built.name != "GRPOConfig" and not built.bases:
             script = built.name  # a copy of TRL's class, say; what it takes besides is not known
@@ -194,6 +202,8 @@ class TrlAdapter(PackagedAdapter):
             native[WORLD] = None
         else:
             places[WORLD] = Where(WORLD, world.size, world.provenance.file, world.provenance.line)
+        if of_swift is not None:
+            swift_commands.fill_accumulation(native, of_swift)
         if stands is not None and filled is not None:
             found += unsloth.changes(native, filled, version, stands[1])
         if source.trainers:
@@ -229,10 +239,11 @@ class TrlAdapter(PackagedAdapter):
         reading = dataclasses.replace(on_condition(), run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
-        if source.native is not None:
-            from batchbridge_trl.ms_swift import SwiftSettings
+        if source.native is not None or of_swift is not None:
+            from batchbridge_trl import ms_swift
 
-            told = source.native.meaning(told) if isinstance(source.native, SwiftSettings) else told
+            if of_swift is not None or isinstance(source.native, ms_swift.SwiftSettings):
+                told = ms_swift.meaning(told, clamps=of_swift is None or of_swift.release.has(">=4.2"))
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
         for path, entry in told.items():
             key = entry.key or ""

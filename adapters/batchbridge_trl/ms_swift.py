@@ -134,10 +134,12 @@ class SwiftSettings:
             raise AttributeError(name)
         return getattr(self._args, "dataset_shuffle" if name == "shuffle_dataset" else name)
 
-    def meaning(self, told: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
-        """The canonical values of a TRL run with these settings, where ms-swift's are others."""
-        scored = "ms-swift scores every rollout with the weights that generated it"
-        own = {"objective.old_logprobs": FieldValue("rollout_start", None, scored)}
-        if told["objective.kl_placement"].value == "loss":
-            own["objective.kl_clamp"] = FieldValue(_KL_CLAMP, None, "fixed in ms-swift's loss")
-        return {**told, **own}
+
+def meaning(told: Mapping[str, FieldValue], *, clamps: bool = True) -> dict[str, FieldValue]:
+    """The canonical values of a TRL run with some settings, where ms-swift's are others. clamps: its release bounds the
+    KL estimate of a token, as those from 4.2 on do."""
+    scored = "ms-swift scores every rollout with the weights that generated it"
+    own = {"objective.old_logprobs": FieldValue("rollout_start", None, scored)}
+    if clamps and told["objective.kl_placement"].value == "loss":
+        own["objective.kl_clamp"] = FieldValue(_KL_CLAMP, None, "fixed in ms-swift's loss")
+    return {**told, **own}

@@ -6,7 +6,7 @@ Source: trl 1.16.0 TrlParser.parse_args_and_config: the file's values become arg
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from batchbridge import Finding, Fix, Source, Where
@@ -72,6 +72,12 @@ def fine_tunes(argv: Sequence[str]) -> bool:
 OF_SWIFT = "rlhf_type"
 """ms-swift's option for the method: grpo, or one of many without rewards (gkd, dpo, kto, ...). Source: ms-swift 6900832
 swift/llm/argument/rlhf_args.py (RLHFArguments)."""
+
+
+def starts_swift(argv: Sequence[str], keys: Collection[str]) -> bool:
+    """Whether words start ms-swift's training from rewards or preferences, or settings are its own."""
+    named = [name_of(word) for word in argv[:2]] == ["swift", "rlhf"]
+    return OF_SWIFT in keys or named or any(word.endswith("swift/cli/rlhf.py") for word in argv[:3])
 
 
 def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | None:

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import pinned
 from batchbridge.kit.key_table import Key
-from batchbridge.kit.versions import includes, installed
+from batchbridge.kit.versions import includes
+from batchbridge_trl.in_place import ELSEWHERE, ReleaseInPlace, release_in_place
 from batchbridge_trl.sizes import ACCUMULATION, BATCH, GENERATIONS, MICRO, STEPS
 from batchbridge_trl.world import KEY as WORLD
 
 NEWEST = "2026.10.9"
 KNOWN = f">=2025.2.15,<={NEWEST}"
-REWRITES, ELSEWHERE, UNKNOWN, TEMPERATURE = "BB-TRL-096", "BB-TRL-100", "BB-TRL-101", "BB-TRL-102"
+REWRITES, UNKNOWN, TEMPERATURE = "BB-TRL-096", "BB-TRL-101", "BB-TRL-102"
 SENTINELS = ">=2026.9.12"
 """Releases in which unset and default are told apart: what the user says of these settings is kept."""
 _DEFAULTS: tuple[tuple[str, str, Any], ...] = (
@@ -80,37 +80,18 @@ OWN = frozenset(
 """Settings of Unsloth's own that no batch depends on."""
 
 
-class Unsloth(NamedTuple):
-    """The release of Unsloth that a program runs. named: whether anything says so; else it is the newest one known."""
-
-    version: str
-    named: bool
-
-    @property
-    def name(self) -> str:
-        """Its name in a sentence."""
-        return f"Unsloth {self.version}" if self.named else f"Unsloth {self.version} (the newest; none is named)"
-
-    @property
-    def source(self) -> str:
-        """The place where what it does was read."""
-        return f"unsloth {self.version} models/rl.py"
-
-    def has(self, releases: str) -> bool:
-        """Whether it is one of some releases."""
-        return includes(releases, self.version)
+Unsloth = ReleaseInPlace
+"""The release of Unsloth that a program runs."""
 
 
 def release_of(source: Source) -> Unsloth:
-    """The release that takes the place of the classes that a program constructs: the one that is installed here, that a
-    cell pins, or the repository; the first of these counts, as for TRL."""
-    built = source.construction
-    version = installed("unsloth") or (built.pins.get("unsloth") if built is not None else None)
-    if version is None and source.path is not None and (pin := pinned(source.path, "unsloth")) is not None:
-        version = pin.version
-    if version is not None and version.startswith("git+") and "@" not in version.partition("://")[2]:
-        version = None  # the newest code
-    return Unsloth(NEWEST, named=False) if version is None else Unsloth(version, named=True)
+    """The release that takes the place of the classes that a program constructs."""
+    return release_in_place(source, "unsloth", "Unsloth", NEWEST)
+
+
+def _source(unsloth: Unsloth) -> str:
+    """The place where what it does was read."""
+    return f"unsloth {unsloth.version} models/rl.py"
 
 
 def unknown(unsloth: Unsloth, only_if: str, place: Where) -> Iterator[Finding]:
@@ -239,20 +220,20 @@ def changes(native: dict[str, Any], filled: Filled, version: str, place: Where) 
     if not includes(takes, version):
         text = f"{unsloth.name} takes trl {takes.replace(',', ' and ')}, and not {version}"
         ways = (Fix(f"install a release of trl that it takes ({takes}), or name the release of Unsloth in a pin"),)
-        yield Finding(ELSEWHERE, "error", "construction", text, (place,), ways, None, unsloth.source, undecided=True)
+        yield Finding(ELSEWHERE, "error", "construction", text, (place,), ways, None, _source(unsloth), undecided=True)
     if unsloth.has(">=2026.9.1") and _RENAMED_LATE in filled.dropped:
         text = f"whether {_RENAMED_LATE} counts depends on what {unsloth.name} has rewritten before"
         ways = (Fix(f"write {MICRO}"),)
-        yield Finding(UNKNOWN, "error", "construction", text, (place,), ways, None, unsloth.source, undecided=True)
+        yield Finding(UNKNOWN, "error", "construction", text, (place,), ways, None, _source(unsloth), undecided=True)
     for message in filled.changed:
-        yield Finding(REWRITES, "warning", "construction", message, (place,), source=unsloth.source)
+        yield Finding(REWRITES, "warning", "construction", message, (place,), source=_source(unsloth))
     yield from _sizes_rewritten(native, version, unsloth, place)
     heat = native.get("temperature")
     if unsloth.has(">=2025.6.5") and isinstance(heat, (int, float)) and not 0 < heat < 10:
         text = f"temperature = {heat}: {unsloth.name} refuses one that is not between 0 and 10"
         ways = (Fix("give a temperature above 0 and below 10", {"temperature": 1.0}),)
         where = (Where("temperature", heat), place)
-        yield Finding(TEMPERATURE, "error", "construction", text, where, ways, _HEAT, unsloth.source)
+        yield Finding(TEMPERATURE, "error", "construction", text, where, ways, _HEAT, _source(unsloth))
 
 
 _HEAT = "ValueError: Unsloth: Please set a positive non-zero temperature"
@@ -279,4 +260,4 @@ def _sizes_rewritten(native: dict[str, Any], version: str, unsloth: Unsloth, pla
     message = f"Unsloth changes {MICRO} = {micro} to {GENERATIONS} = {group}: {why}"
     native[MICRO] = group
     said = f"Unsloth: We now expect {text} to be a multiple of `num_generations`."
-    yield Finding(REWRITES, "warning", "construction", message, (place,), (), said, unsloth.source)
+    yield Finding(REWRITES, "warning", "construction", message, (place,), (), said, _source(unsloth))

@@ -18,7 +18,7 @@ class KnownProgram(NamedTuple):
     (`re.search`) of the words that start it. keys: settings that no other program has; one of them tells it. counts:
     the sentence about what a batch has there, of native settings; a mapping may lack any of them. source: where that
     was read. sizes: those of its batches, of the same settings; None of them: not decided. Without it the program
-    counts as the framework does. silent: codes of the framework's rules about sizes, which it does otherwise.
+    counts as the framework does. silent: codes of the framework's rules about what it does otherwise.
     takes: settings that the framework lacks, or reads otherwise, and that this program reads itself.
     """
 
@@ -64,7 +64,7 @@ def condition(
         return Condition(supposed, framework, why, (where,))
     said = f"in {known.name}, {known.counts(native)}"
     if known.sizes is None:
-        return Condition(supposed, framework, said, (where,))
+        return Condition(supposed, framework, said, (where,), silent=known.silent)
     return Condition(supposed, framework, said, (where,), True, known.sizes(native), known.silent)
 
 

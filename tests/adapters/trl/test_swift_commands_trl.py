@@ -1,0 +1,106 @@
+"""Commands that start ms-swift: read with ms-swift's own defaults, of the release that is named, and not with TRL's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import batchbridge as bb
+from batchbridge.contract.reading import Reading
+
+SIZES = {"num_generations": 4, "per_device_train_batch_size": 4}
+
+
+def read(folder: Path, *words: str, pin: str = "", world_size: int = 4, **options: Any) -> Reading:
+    file = folder / "run.sh"
+    settings = " ".join((f"--{key} {value}" for key, value in (SIZES | options).items() if value is not None))
+    file.write_text(f"swift rlhf --rlhf_type grpo --model m --dataset d {settings} {' '.join(words)}\n")
+    if pin:
+        (folder / "requirements.txt").write_text(f"ms-swift=={pin}\n")
+    return bb.read(file, version="0.20.0" if pin == "3.8.0" else "0.16.1" if pin else "0.29.1", world_size=world_size)
+
+
+def values(reading: Reading) -> dict[str, Any]:
+    assert reading.spec is not None, reading.findings
+    return dict(reading.spec.values)
+
+
+def codes(reading: Reading) -> set[str]:
+    return {one.code for one in reading.findings if one.severity == "error"}
+
+
+def test_what_a_command_leaves_out_is_ms_swifts_default(tmp_path: Path) -> None:
+    reading = read(tmp_path)
+    found = values(reading)
+    assert found["loss.policy.aggregation"] == "sequence_mean"
+    assert (found["objective.kl_coefficient"], found["objective.kl_clamp"]) == (0.04, 10.0)
+    assert (found["carried.beta2"], found["carried.weight_decay"]) == (0.95, 0.1)
+    assert (found["carried.learning_rate"], found["carried.temperature"]) == (1e-4, 0.9)
+    assert found["carried.max_completion_tokens"] == 512
+    origin = reading.provenance["carried.beta2"]
+    assert (origin.origin, origin.detail) == ("default", "default of ms-swift 4.6.0 (the newest; none is named)")
+    assert codes(reading) == set()
+
+
+def test_what_a_command_says_is_kept(tmp_path: Path) -> None:
+    found = values(read(tmp_path, beta=0.0, loss_type="dapo", adam_beta2=0.999, tuner_type="full", response_length=99))
+    assert found["loss.policy.aggregation"] == "token_mean"
+    assert (found["objective.kl_coefficient"], found["carried.beta2"]) == (0.0, 0.999)
+    assert (found["carried.learning_rate"], found["carried.max_completion_tokens"]) == (1e-5, 99)
+
+
+@pytest.mark.parametrize(("micro", "group", "steps"), [(None, 4, 1), (2, 8, 1), (4, 4, 1)])
+def test_sizes_are_those_of_its_own_defaults(tmp_path: Path, micro: int | None, group: int, steps: int) -> None:
+    reading = read(tmp_path, per_device_train_batch_size=micro, num_generations=group)
+    assert reading.derived is not None
+    assert reading.derived["completions_per_step"] == (micro or 1) * 4 * steps
+
+
+def test_a_release_before_fills_the_optimizer_step_to_sixteen_completions(tmp_path: Path) -> None:
+    reading = read(tmp_path, pin="3.4.0", per_device_train_batch_size=2, num_generations=2, world_size=2)
+    assert reading.derived is not None
+    assert reading.derived["completions_per_step"] == 16
+    assert values(reading)["objective.kl_clamp"] is None
+
+
+def test_the_release_that_the_repository_pins_decides(tmp_path: Path) -> None:
+    reading = read(tmp_path, pin="3.8.0")
+    assert reading.provenance["carried.beta2"].detail == "default of ms-swift 3.8.0"
+    assert values(reading)["carried.top_p"] == 0.9
+
+
+def test_a_release_that_is_not_known_leaves_the_run_undecided(tmp_path: Path) -> None:
+    assert "BB-TRL-105" in codes(read(tmp_path, pin="3.0.0"))
+
+
+def test_a_release_of_trl_that_it_does_not_take_is_undecided(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    read(tmp_path)
+    found = bb.read(file, version="1.16.0", world_size=4)
+    assert "BB-TRL-100" in codes(found)
+    assert bb.check(file, world_size=4).reading.framework_version == "0.29.1"
+
+
+@pytest.mark.parametrize("setting", ["dynamic_sample", "overlong_filter", "async_generate", "kl_in_reward"])
+def test_a_setting_of_its_own_that_changes_what_is_trained_is_undecided(tmp_path: Path, setting: str) -> None:
+    (found,) = [one for one in read(tmp_path, **{setting: "true"}).findings if one.code == "BB-TRL-105"]
+    assert found.undecided
+    assert f"{setting} = True" in found.message
+    assert "BB-TRL-105" not in codes(read(tmp_path, **{setting: "false"}))
+
+
+def test_its_other_settings_are_told_in_one_note_and_a_slip_is_still_found(tmp_path: Path) -> None:
+    reading = read(tmp_path, vllm_max_num_seqs=4)
+    (note,) = [one for one in reading.findings if one.code == "BB038"]
+    assert "3 settings of its own, not judged: model, dataset, vllm_max_num_seqs" in note.message
+    assert {one.code for one in reading.findings if one.severity == "warning"} == {"BB041"}
+    slip = read(tmp_path, num_generations=None, num_generation=4)
+    assert "BB-TRL-003" in {one.code for one in slip.findings}
+
+
+def test_its_other_methods_are_not_judged(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text("swift rlhf --rlhf_type dpo --model m --dataset d\n")
+    assert codes(bb.read(file, version="0.29.1", world_size=4)) == {"BB-TRL-081"}
