@@ -32,6 +32,7 @@ from batchbridge_trl.finished import (
 )
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.rows import TrlRolloutRows
+from batchbridge_trl.sharded_files import other_shards
 from batchbridge_trl.shares import StepShares
 
 
@@ -90,7 +91,7 @@ class Checkpoints:
             self._plan,
             where=str(folder),
             ranks=ranks,
-            other_ranks=ON_EACH_NODE if each_node else SHARDED if self._trainer.is_fsdp_enabled else None,
+            other_ranks=ON_EACH_NODE if each_node else other_shards(self._trainer),
             request=self._request,
             held=stored,
         )
@@ -172,9 +173,6 @@ ON_EACH_NODE = (
     "with save_on_each_node a node holds the rows of its own ranks alone, and another number of ranks or another split "
     "needs those of all: copy every node's batchbridge/rank-*.pt into one folder and leave save_on_each_node out"
 )
-
-
-SHARDED = "whether FSDP's files come back in other shards is not proven; the weights alone go on in a new run"
 
 
 def _save(content: Any, file: Path) -> None:

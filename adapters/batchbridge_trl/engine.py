@@ -29,7 +29,7 @@ from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
 from batchbridge.kit.ranks import waited_too_long
 from batchbridge.kit.worker_layer import Seam
-from batchbridge_trl import releases
+from batchbridge_trl import releases, sharded_files
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
@@ -525,8 +525,11 @@ class Enforcer(TrlLayer):
     def _load(self, checkpoint: Any) -> None:
         if checkpoint is not None and self._trainer.is_deepspeed_enabled:
             self._checkpoints.check(Path(checkpoint))  # its engine has loaded the weights by itself
+        if checkpoint is not None:
+            sharded_files.prepare(self._trainer)
         self.native["_load_optimizer_and_scheduler"](checkpoint)
         if checkpoint is not None:
+            sharded_files.check_loaded(self._trainer, Path(checkpoint))
             self._holds_others = self._checkpoints.load(Path(checkpoint))
 
 

@@ -261,7 +261,7 @@ ADAPTER_RUNNING = """
     ahead apart other_engines observe watching probe recording reporting metrics sampling scoring rows columns inputs
     completions candidates candidates_v1 membership turns answers images exchange shares sharding sharing
     shared_prompts sequences rings weights carriers loss_terms reward_tap advantages clock checkpoints compute_time
-    found_budget padding_free deepspeed own_methods swift_rows unsloth_code unsloth_settings unsloth_steps
+    found_budget padding_free deepspeed sharded_files own_methods swift_rows unsloth_code unsloth_settings unsloth_steps
 """
 """Files and folders of adapters that `run`, `wrap`, `observe` and `try` need."""
 BOTH_SIDES = {"verl": "reading", "openrlhf": "running"}

@@ -342,18 +342,6 @@ def test_a_node_that_has_its_own_ranks_files_alone_resumes_as_it_was_and_not_oth
         wrap(build(tmp_path / "fewer")).train(resume_from_checkpoint=str(checkpoint))
 
 
-def test_shards_of_another_number_of_ranks_are_refused(whole: tuple[Path, torch.Tensor], tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint-17"
-    shutil.copytree(whole[0] / "run" / "checkpoint-17", checkpoint)
-    shutil.copy(checkpoint / "batchbridge" / "rank-00000.pt", checkpoint / "batchbridge" / "rank-00001.pt")
-    saved = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
-    (checkpoint / STATE_FILE).write_text(json.dumps(saved | {"ranks": 2}), encoding="utf-8")
-    built = wrap(build(tmp_path / "run"))
-    built.is_fsdp_enabled = True
-    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1: start as many; whether FSDP's files"):
-        built._load_from_checkpoint(str(checkpoint))
-
-
 def test_a_run_that_was_killed_while_it_saved_goes_on_from_the_checkpoint_before(
     whole: tuple[Path, torch.Tensor], tmp_path: Path
 ) -> None:
