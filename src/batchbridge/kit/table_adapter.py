@@ -252,8 +252,9 @@ class TableAdapter(FramedAdapter):
         """
         keys = _worlds(rows)
         name = " x ".join(keys)
-        open_one = any(native[key] is None for key in keys)
-        said = self.devices if not keys or open_one else math.prod(native[key] for key in keys)
+        counted: dict[str, Any] = {key: None if native[key] is None else rows[key].means(native[key]) for key in keys}
+        open_one = None in counted.values()
+        said = self.devices if not keys or open_one else math.prod(counted.values())
         apart = self.apart(native) if keys and not open_one else 0
         asked = None if context.world_size is None else context.world_size + apart
         if said is None and asked is None:
@@ -263,7 +264,7 @@ class TableAdapter(FramedAdapter):
             found.append(Finding(self.codes.devices, "warning", "config", text, place, fixes, undecided=True))
             return None
         free = [key for key in keys if key not in places]
-        rest = math.prod(native[key] for key in keys if key not in free[-1:] and native[key] is not None)
+        rest = math.prod(value for key, value in counted.items() if key not in free[-1:] and value is not None)
         if said is not None and asked is not None and said != asked and (not free or asked % rest):
             beside = f", {apart} of which do not train" if apart else ""
             text = f"{context.world_size} devices were asked for, and {name or self.framework} has {said}{beside}"
@@ -273,7 +274,7 @@ class TableAdapter(FramedAdapter):
             found.append(Finding(self.codes.devices, "error", "config", text, where, (fix,)))
             return None
         if asked is not None and free:
-            native[free[-1]] = asked // rest
+            native[free[-1]] = rows[free[-1]].says(asked // rest)
         total = asked if asked is not None else said
         return None if total is None else total - apart
 

@@ -137,7 +137,7 @@ class EvidenceContract(RecordedLaws):
         spec = self._spec(valid_case)
         for size in _dataset_sizes(spec):
             native = self._asked("prompts", valid_case, size)
-            plan = _planned(spec, size)
+            plan = _planned(_unfiltered(spec), size)
             said = [plan.rollout(index).prompts for index in range(_rollouts_of_two_epochs(plan))]
             found = [tuple(prompts) for prompts in itertools.islice(native, len(said))]
             sizes, said_sizes = [len(prompts) for prompts in found], [len(prompts) for prompts in said]
@@ -213,6 +213,13 @@ def _planned(spec: Spec, dataset_size: int) -> Plan:
         return plan_of(spec if spec.order.seed is not None else spec.replace(**{"order.seed": 0}), dataset_size)
     except PlanError as refused:
         return vacuous(f"the specification leaves it open: {refused}")
+
+
+def _unfiltered(spec: Spec) -> Spec:
+    """The run in which every group is kept, and none comes late: its prompts are the candidates, whatever rewards and
+    timing make of them."""
+    kept = {"rollout.group_filter": "none", "staleness.mode": "sync", "staleness.maximum": 0}
+    return spec.replace(**kept)
 
 
 def _rollouts_of_two_epochs(plan: Plan) -> int:
