@@ -24,7 +24,7 @@ import torch
 from accelerate.utils import gather_object
 
 from batchbridge import BatchDrift, CannotAttach, Plan, read
-from batchbridge.kit import Normaliser, Request, Row, StepPlan, group_advantages, walk
+from batchbridge.kit import Normaliser, Request, StepPlan, group_advantages, walk
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
 from batchbridge.kit.ranks import waited_too_long
@@ -36,15 +36,15 @@ from batchbridge_trl.checkpoints import Checkpoints
 from batchbridge_trl.exchange import CompletionPlaces
 from batchbridge_trl.found_budget import BudgetFinder
 from batchbridge_trl.images import RolloutImages, forms_of, logged_by_all, reads_images, require_images_of_all, taken
-from batchbridge_trl.loss_terms import LossTerms
+from batchbridge_trl.loss_terms import LossTerms, with_value
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.own_methods import HeldMethods
 from batchbridge_trl.padding_free import END_TO_END, PaddingFree, attending_to, objection
 from batchbridge_trl.recording import StepRow, TrlLayer, facts_of
 from batchbridge_trl.rows import TrlMicroBatch, TrlRolloutRows
 from batchbridge_trl.sampling import seeded
-from batchbridge_trl.scoring import Scorer
-from batchbridge_trl.sharding import without_sync
+from batchbridge_trl.scoring import Scorer, old_logprobs
+from batchbridge_trl.sharding import exchanging
 from batchbridge_trl.shares import StepShares
 from batchbridge_trl.watching import alone, quiet, rows_of, window
 
@@ -270,8 +270,7 @@ class Enforcer(TrlLayer):
                 self._shares.keep_own(rollout)
             self._holds_others = False
         share = self._shares.own(step)
-        normaliser = Normaliser.of(self._request.spec.loss.policy, self._weight_rows(step))
-        self._normaliser = normaliser
+        normaliser = Normaliser.of(self._request.spec.loss.policy, self._shares.weighed(step))
         if normaliser.tokens:
             if releases.has(releases.TIMES_STEPS):  # natively it generates in them
                 trainer._current_train_step_time += time.perf_counter() - started
@@ -294,66 +293,50 @@ class Enforcer(TrlLayer):
         trainer._step = 0  # TRL logs a step's time when it has counted its micro-batches
         if self._finder is not None:
             own = [item for batch in share for item in batch if item is not None]
-            tokens = [row.tokens for row in self._weight_rows(step)]
-            run = functools.partial(self._found_turn, step, normaliser)
+            tokens = [row.tokens for row in self._shares.weighed(step)]
+            run = functools.partial(self._run_micro_batch, step, normaliser)
             return loss + self._finder.train(model, self._shares.passes(step), own, tokens, run)
-        metrics, natively = StepMetrics(trainer, self._turn_sizes(step)), trainer.args.gradient_accumulation_steps
+        metrics = StepMetrics(trainer, self._shares.turn_sizes(step))
+        # Divided or not, a step natively has the term of a user's own as often as it has calls.
+        own_share = 1.0 if self._divides else trainer.args.gradient_accumulation_steps / len(share)
         with window(trainer, len(share)):
             for number, batch in enumerate(share):
-                most = max(len(rank[number]) for rank in self._shares.of(step))
-                micro, rows = self._micro_batch(step, batch, most, len(share), normaliser)
-                # Divided or not, a step natively has the term of a user's own as often as it has calls.
-                micro.own_share = 1.0 if self._divides else natively / len(share)
-                self.parts.append(rows)
-                turn = self._turn(model, last=number == len(share) - 1)
-                with turn, attending_to(self._free), self._shares.time.micro_batch():
-                    loss = loss + self.native["training_step"](model, micro, None)
+                most, last = max(len(rank[number]) for rank in self._shares.of(step)), number == len(share) - 1
+                loss = loss + self._run_micro_batch(
+                    step, normaliser, model, batch, last, most=most, micro_batches=len(share), own_share=own_share
+                )
         metrics.of_the_step()
         return loss
 
-    def _micro_batch(
-        self, step: StepPlan, batch: Sequence[int | None], most: int, micro_batches: int, normaliser: Normaliser
-    ) -> tuple[TrlMicroBatch, list[StepRow | None]]:
-        """A micro-batch, and its rows. most: see `TrlMicroBatch.most_rows`."""
+    def _run_micro_batch(
+        self,
+        step: StepPlan,
+        normaliser: Normaliser,
+        model: Any,
+        batch: Sequence[int | None],
+        last: bool,
+        *,
+        most: int | None = None,
+        micro_batches: int = 1,
+        own_share: float = 1.0,
+    ) -> torch.Tensor:
+        """The loss of a micro-batch, which this runs: of so many in an accumulation window, by default alone in it.
+        last: gradients are exchanged. most: see `TrlMicroBatch.most_rows`, by default its own; own_share: likewise."""
         completions = self._shares.completions(step)
         picks = [None if item is None else completions[item] for item in batch]
         multiple = releases.value(self._trainer, "pad_to_multiple_of")
         micro = rows_module.assemble(picks, self._shares.filler(step), self._pad_token, multiple)
-        micro.most_rows = most
+        micro.most_rows, micro.own_share = len(batch) if most is None else most, own_share
         self._finish(micro, micro_batches, normaliser)
         rows = [None if item is None else self._row(step, item) for item in batch]
         # Advantages are those that the ledger has of the rollout.
         known = [0.0 if row is None else row.facts["advantage"] for row in rows]
         micro.expected = rows_of(self._trainer, micro, micro["advantages"].new_tensor(known))
-        return micro, rows
-
-    def _found_turn(
-        self, step: StepPlan, normaliser: Normaliser, model: Any, batch: Sequence[int | None], last: bool
-    ) -> torch.Tensor:
-        """A turn of this rank alone, a window of its own; last: gradients are exchanged in it."""
-        micro, rows = self._micro_batch(step, batch, len(batch), 1, normaliser)
-        with self._turn(model, last=last), attending_to(self._free), self._shares.time.micro_batch():
+        exchange = exchanging(self._trainer, model, self._watch.engine, last=last)
+        with exchange, attending_to(self._free), self._shares.time.micro_batch():
             loss: torch.Tensor = self.native["training_step"](model, micro, None)
         self.parts.append(rows)
         return loss
-
-    @contextlib.contextmanager
-    def _turn(self, model: Any, *, last: bool) -> Iterator[None]:
-        """The span in which one micro-batch runs: gradients are exchanged, and by an engine applied, only in the step's
-        last one.
-
-        Source: accelerate since 1.8.1 DeepSpeedEngineWrapper.backward hands its flag to the engine, and updates in the
-        last micro-batch; before, it asks for an update in each, which the engine takes at its own boundary.
-        """
-        accelerator, engine = self._accelerator, self._watch.engine
-        accelerator.gradient_state._set_sync_gradients(last)
-        try:
-            if engine is not None:
-                engine.set_gradient_accumulation_boundary(last)
-            with contextlib.nullcontext() if last or engine is not None else without_sync(self._trainer, model):
-                yield
-        finally:
-            accelerator.gradient_state._set_sync_gradients(True)
 
     def _idle_engine(self) -> None:
         """A step without an update advances the schedule anyway, and has a norm of its own; DeepSpeed's engine
@@ -364,15 +347,6 @@ class Enforcer(TrlLayer):
         engine._global_grad_norm = 0.0
         if engine.lr_scheduler is not None:
             engine.lr_scheduler.step()
-
-    def _turn_sizes(self, step: StepPlan) -> list[tuple[int, int, int]]:
-        """(response tokens, completions, rows with fillers) that all ranks together run in each turn of the step."""
-        tokens = [row.tokens for row in self._weight_rows(step)]
-        sizes = []
-        for turn in zip(*self._shares.of(step), strict=True):
-            real = [item for batch in turn for item in batch if item is not None]
-            sizes.append((sum(tokens[item] for item in real), len(real), sum(map(len, turn))))
-        return sizes
 
     def _finish(self, micro: TrlMicroBatch, micro_batches: int, normaliser: Normaliser) -> None:
         """Completes a micro-batch: the factor, and the old log-probabilities that the spec asks for."""
@@ -416,7 +390,7 @@ class Enforcer(TrlLayer):
         if inputs.expected is None and loss.requires_grad:
             loss.register_hook(self._arrived_at_loss)
         # TRL logs the value alone; the factor stands at the gradient of the log-probabilities (`LossTerms.weigh`).
-        return _Valued.apply(loss * inputs.own_share, sum(missing, loss.detach() * inputs.factor))
+        return with_value(loss * inputs.own_share, sum(missing, loss.detach() * inputs.factor))
 
     def _arrived_at_loss(self, gradient: torch.Tensor) -> None:
         """A hook: whether TRL's own step divides a loss by the micro-batches of its window."""
@@ -438,12 +412,6 @@ class Enforcer(TrlLayer):
             facts=facts,
         )
 
-    def _weight_rows(self, step: StepPlan) -> list[Row]:
-        return [
-            Row(tokens=rows.response_tokens[position], group=(member.rollout, member.prompt))
-            for member, (rows, position) in zip(step.members, self._shares.completions(step), strict=True)
-        ]
-
     # ---- rollouts
 
     def _generate(self, index: int) -> TrlRolloutRows:
@@ -461,7 +429,9 @@ class Enforcer(TrlLayer):
         given = [dict(examples[prompts[i // group]]) for i in mine]
         told = logged_by_all(trainer, given) if self._reads_images else contextlib.nullcontext()
         self.hold_settings()
-        with self._old_logprobs_as_planned(index), seeded(trainer, drawn_by), told:
+        again = len(list(islice(plan.steps_using(index), 2))) == 2
+        needed = again and self._request.spec.objective.old_logprobs != "detached"
+        with old_logprobs(trainer, needed=needed), seeded(trainer, drawn_by), told:
             output = self._watch.in_completions(self.native["_generate_and_score_completions"](given))
         images = taken(output, local) if self._reads_images else []
         columns = rows_module.columns_of(output, local)
@@ -493,22 +463,6 @@ class Enforcer(TrlLayer):
         known = dict(zip(mine, facts, strict=True))
         return TrlRolloutRows(index, tensors, slots, response, prompt, completion, known, pictures, places)
 
-    @contextlib.contextmanager
-    def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:
-        """Lets TRL score the rollout with the weights that generated it exactly when more than one update uses it.
-
-        TRL decides by these three numbers, which speak about its own membership, not the plan's. Source: trl 0.18.0 and
-        0.19.1 (num_iterations > 1 or steps_per_generation > gradient_accumulation_steps), 0.20.0 to 1.16.0
-        (gradient_accumulation_steps % (steps_per_generation * num_iterations) != 0), _generate_and_score_completions.
-        """
-        trainer, args = self._trainer, self._trainer.args
-        used_twice = len(list(islice(self._plan.steps_using(rollout), 2))) == 2
-        needed = used_twice and self._request.spec.objective.old_logprobs != "detached"
-        steps = 2 if needed else args.steps_per_generation
-        accumulated = 1 if needed else steps * trainer.num_iterations
-        with temporarily(args, steps_per_generation=steps, gradient_accumulation_steps=accumulated):
-            yield
-
     # ---- checkpoints
 
     def _save(self, model: Any, trial: Any) -> None:
@@ -531,20 +485,6 @@ class Enforcer(TrlLayer):
         if checkpoint is not None:
             sharded_files.check_loaded(self._trainer, Path(checkpoint))
             self._holds_others = self._checkpoints.load(Path(checkpoint))
-
-
-class _Valued(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
-    """A tensor with another value and its own gradient."""
-
-    @staticmethod
-    def forward(context: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """The value."""
-        return value.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The gradient, as it arrives."""
-        return gradient, None
 
 
 class _RolloutTicks:

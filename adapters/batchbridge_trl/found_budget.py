@@ -2,7 +2,7 @@
 
 A pass that runs out of memory must leave no other rank waiting. So no rank exchanges anything within its own
 micro-batches: they run on the bare model, metrics are put together once per step, and gradients are exchanged in one
-more turn, of a filler row, which every rank runs last.
+more micro-batch, of a filler row, which every rank runs last.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def objection(trainer: Any, request: Request) -> str | None:
     return None
 
 
-Turn = Callable[[Any, Sequence[int | None], bool], torch.Tensor]
+RunMicroBatch = Callable[[Any, Sequence[int | None], bool], torch.Tensor]
 """Runs one micro-batch, of this model; whether gradients are exchanged in it."""
 
 
@@ -72,12 +72,12 @@ class BudgetFinder:
         return [*self.scoring.taken(), *self.training.taken()]
 
     def train(
-        self, model: Any, passes: PassCut, own: Sequence[int], tokens: Sequence[int], turn: Turn
+        self, model: Any, passes: PassCut, own: Sequence[int], tokens: Sequence[int], run: RunMicroBatch
     ) -> torch.Tensor | float:
         """Trains this rank's completions of a step; the loss. Collective.
 
         model: as the native step is given it. passes: of the step. own: places of this rank's completions. tokens: that
-        each of the step's completions trains. turn: runs one micro-batch.
+        each of the step's completions trains. run: of one micro-batch.
         """
         trainer, sizes = self._trainer, list[tuple[int, int, int]]()
         metrics, ranks = StepMetrics(trainer, sizes), trainer.accelerator.num_processes
@@ -87,16 +87,16 @@ class BudgetFinder:
         def once(batch: Sequence[int]) -> None:
             nonlocal loss
             with self._attempt():
-                value = turn(bare, batch, False)
+                value = run(bare, batch, False)
             loss = loss + value
             sizes.append((sum(tokens[item] for item in batch), len(batch), len(batch)))
 
         with window(trainer, 1):
             passes.run(own, self.training, once)
-            # Filler rows, until all ranks have run as many turns; and one more, in which gradients are exchanged.
+            # Filler rows, until all ranks have as many micro-batches; and one more, in which gradients are exchanged.
             for left in range(max(self._gather(len(sizes))) - len(sizes), -1, -1) if ranks > 1 else ():
                 with uncounted(trainer, always=True), alone(trainer):
-                    loss = loss + turn(bare if left else model, [None], not left)
+                    loss = loss + run(bare if left else model, [None], not left)
         metrics.of_the_step(self._gather)
         return loss
 

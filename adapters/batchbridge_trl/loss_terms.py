@@ -169,3 +169,23 @@ class LossTerms:
         """Goes on from what `state` said."""
         for name, value in state.items():
             setattr(self.trainer, name, value)
+
+
+def with_value(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A tensor that has this value, and the gradient of `tensor`."""
+    found: torch.Tensor = _WithValue.apply(tensor, value)
+    return found
+
+
+class _WithValue(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """`with_value`, forward and backward."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """The value."""
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The gradient, as it arrives."""
+        return gradient, None

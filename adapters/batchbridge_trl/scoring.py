@@ -6,13 +6,15 @@ whole rollout. Here rows of similar length are scored together, trimmed to their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from batchbridge.kit import Length, device_memory, partition_by_tokens, partition_packed
 from batchbridge.kit.found_budgets import FoundBudget
+from batchbridge.kit.patches import temporarily
 from batchbridge_trl.found_budget import PassCut
 from batchbridge_trl.images import COUNTS, TENSORS, TYPES, RolloutImages, taken, together
 from batchbridge_trl.releases import LogprobMethod
@@ -122,3 +124,18 @@ class Scorer:
                 score(cut)
         assert result is not None, "a rollout has a row"
         return self._producer.returned(result)
+
+
+@contextlib.contextmanager
+def old_logprobs(trainer: Any, *, needed: bool) -> Iterator[None]:
+    """The span in which TRL scores a rollout with the weights that generated it exactly where that is `needed`.
+
+    TRL decides by these three numbers, which speak about its own membership, not the plan's. Source: trl 0.18.0 and
+    0.19.1 (num_iterations > 1 or steps_per_generation > gradient_accumulation_steps), 0.20.0 to 1.16.0
+    (gradient_accumulation_steps % (steps_per_generation * num_iterations) != 0), _generate_and_score_completions.
+    """
+    args = trainer.args
+    steps = 2 if needed else args.steps_per_generation
+    accumulated = 1 if needed else steps * trainer.num_iterations
+    with temporarily(args, steps_per_generation=steps, gradient_accumulation_steps=accumulated):
+        yield

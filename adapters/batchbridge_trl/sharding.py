@@ -1,4 +1,4 @@
-"""FSDP of a running trainer: which of its settings are refused, and when the gradients of a step are reduced.
+"""Sharding of a running trainer: which settings of FSDP are refused, and when ranks exchange a step's gradients.
 
 FSDP1, FSDP2 and DDP average gradients over all data ranks, replicas included, so that the step's factor is the same.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -46,6 +46,25 @@ def without_sync(trainer: Any, model: Any) -> AbstractContextManager[None]:
         return deferred
     without: AbstractContextManager[None] = accelerator.no_sync(model)
     return without
+
+
+@contextlib.contextmanager
+def exchanging(trainer: Any, model: Any, engine: Any, *, last: bool) -> Iterator[None]:
+    """The span in which one micro-batch runs: gradients are exchanged, and by DeepSpeed's engine, where there is one,
+    applied, only in the step's last one.
+
+    Source: accelerate since 1.8.1 DeepSpeedEngineWrapper.backward hands its flag to the engine, and updates in the last
+    micro-batch; before, it asks for an update in each, which the engine takes at its own boundary.
+    """
+    state = trainer.accelerator.gradient_state
+    state._set_sync_gradients(last)
+    try:
+        if engine is not None:
+            engine.set_gradient_accumulation_boundary(last)
+        with contextlib.nullcontext() if last or engine is not None else without_sync(trainer, model):
+            yield
+    finally:
+        state._set_sync_gradients(True)
 
 
 def loaded_in_shards(trainer: Any) -> bool:

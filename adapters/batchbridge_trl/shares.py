@@ -17,6 +17,7 @@ from batchbridge import BatchDrift, Plan
 from batchbridge.kit import (
     Length,
     MicroBatches,
+    Row,
     StepCost,
     StepPlan,
     partition,
@@ -79,6 +80,21 @@ class StepShares:
                     if not any(item is None or completions[item][0].images(completions[item][1]) for item in batch):
                         batch.append(None)
         return self._shares[step.index]
+
+    def weighed(self, step: StepPlan) -> list[Row]:
+        """Every completion of the step, as the weights of its tokens are made of it."""
+        return [
+            Row(tokens=rows.response_tokens[position], group=(member.rollout, member.prompt))
+            for member, (rows, position) in zip(step.members, self.completions(step), strict=True)
+        ]
+
+    def turn_sizes(self, step: StepPlan) -> list[tuple[int, int, int]]:
+        """(response tokens, completions, rows with fillers) that all ranks together run in each turn of the step."""
+        tokens, sizes = [row.tokens for row in self.weighed(step)], []
+        for turn in zip(*self.of(step), strict=True):
+            real = [item for batch in turn for item in batch if item is not None]
+            sizes.append((sum(tokens[item] for item in real), len(real), sum(map(len, turn))))
+        return sizes
 
     def passes(self, step: StepPlan) -> PassCut:
         """The step's completions as passes read them, by their places in the step."""
