@@ -449,6 +449,34 @@ def test_a_trainer_in_a_module_of_the_program_may_be_trained_by_whoever_imports_
     assert read(tmp_path / "train.py").verdict == "valid"
 
 
+@pytest.mark.parametrize(
+    ("marked", "followed"), [(None, False), ("pyproject.toml", True), ("setup.py", True), (".git", True)]
+)
+def test_a_package_in_whose_folder_the_program_lies_is_followed_where_a_project_begins_above(
+    tmp_path: Path, marked: str | None, followed: bool
+) -> None:
+    """`tinker/train.py` imports an installed `tinker`: the folder above is on Python's path as a project's alone."""
+    (tmp_path / ".git").mkdir()  # of a repository in which all of this lies
+    folder = tmp_path / "work" / "ember"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "built.py").write_text(f"{BUILDS}trainer = {TRAINER}\n")
+    (folder / "train.py").write_text("from ember.built import trainer\ntrainer.train()\n")
+    if marked:
+        (tmp_path / "work" / marked).touch()
+    assert (read(folder / "train.py").verdict == "valid") is followed
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_module_above_the_root_of_the_repository_is_another_project_s(tmp_path: Path, inside: bool) -> None:
+    folder = tmp_path / "work" / "examples"
+    folder.mkdir(parents=True)
+    (tmp_path / ".git" if inside else tmp_path / "work" / ".git").mkdir()
+    (tmp_path / "built.py").write_text(f"{BUILDS}trainer = {TRAINER}\n")
+    (folder / "train.py").write_text("from built import trainer\ntrainer.train()\n")
+    assert (read(folder / "train.py").verdict == "valid") is inside
+
+
 def test_of_two_trainers_the_one_that_trains_is_the_run(tmp_path: Path) -> None:
     other = BUILDS.replace("args =", "of_eval =").replace("batch_size=4", "batch_size=8")
     more = f"seen = {TRAINER.replace('args=args', 'args=of_eval')}\nseen.evaluate()\n{TRAINER}.train()\n"

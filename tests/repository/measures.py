@@ -382,7 +382,9 @@ def bought_by(file: Path) -> tuple[str, str]:
         return f"kit, {side} side", ""
     if module.removeprefix("batchbridge.reading.") in RECORDS:
         return PAST_RUNS, ""
-    return (PROGRAMS, "") if module == "batchbridge.reading.python" else (OF_ROOMS[known], "")
+    if module in ("batchbridge.reading.python", "batchbridge.reading.program_files"):
+        return PROGRAMS, ""
+    return OF_ROOMS[known], ""
 
 
 def bought() -> dict[tuple[str, str], int]:

@@ -285,13 +285,13 @@ def convert_to(
 def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Conversion) -> Conversion:
     """`start` with what the search found for the specification of `reading`, and the account of it."""
     assert reading.spec is not None
-    written, refused = project(adapter, reading.spec, version, reading.dataset_size)
+    written, refused, nearest = project(adapter, reading.spec, version, reading.dataset_size)
     start = dataclasses.replace(start, refused=refused)
-    if written is None:
+    if written is None or nearest is None:
         return start
     context = Context(
         framework_version=version or written.framework_version,
-        world_size=reading.spec.topology.world_size,
+        world_size=nearest.topology.world_size,  # the target's own, where it trains on no other number
         dataset_size=reading.dataset_size,
     )
 

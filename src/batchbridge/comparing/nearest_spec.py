@@ -44,10 +44,12 @@ def write(adapter: Adapter, spec: Spec, version: str | None) -> Written | Proble
 
 
 class Projection(NamedTuple):
-    """The settings of the nearest specification, None where none was found, and the refusal of the one asked for."""
+    """The settings of the nearest specification and that one, None where none was found, and the refusal of the one
+    asked for."""
 
     written: Written | None
     refused: ProblemTuple
+    spec: Spec | None = None
 
 
 def project(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int | None) -> Projection:
@@ -60,7 +62,7 @@ def project(adapter: Adapter, spec: Spec, version: str | None, dataset_size: int
     for count in range(MAX_WRITES):
         result = write(adapter, current, version)
         if isinstance(result, Written):
-            return Projection(result, refused)
+            return Projection(result, refused, current)
         if not count:
             refused = tuple(one for one in result if current == spec or not {*one.fields} <= {*WARM_UP})
             defaults = _defaults(adapter, spec, version, dataset_size)

@@ -16,11 +16,9 @@ from typing import Any
 
 from batchbridge.contract.reading import BuiltTrainer, Construction, GivenArguments, Source
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Where
-from batchbridge.reading.arguments import near_file
-from batchbridge.reading.documents import parse_document, read_text
 from batchbridge.reading.launchers import StartedProgram
 from batchbridge.reading.looks import trains_by_rewards
-from batchbridge.reading.yaml_json import RefusedFile
+from batchbridge.reading.program_files import module_of, settings_of, text_of
 from pyread import (
     OPEN,
     Call,
@@ -38,13 +36,6 @@ MAX_BYTES = 32 << 20
 """Largest notebook or program (bytes): outputs of a notebook hold pictures."""
 MOST_PROGRAMS = 64
 """Whose trainers are kept, see `trainers_of`."""
-LEVELS = 3
-"""Folders above a program in which a module or a file of settings is looked for."""
-MOST_BYTES_OF_A_FILE = 1 << 20
-"""Largest module or file of settings that a program is followed into (bytes)."""
-_GENERATED = re.compile(r"(^|\.)(Unsloth\w+|unsloth_compiled_cache)(\.|$)")
-"""Modules that Unsloth writes beside a program: they are Unsloth's code, not the program's."""
-_SETTINGS = (".yaml", ".yml", ".json", ".toml")
 _WITHOUT_TRAINING = frozenset(
     {
         *("evaluate", "predict", "evaluation_loop", "prediction_loop", "prediction_step", "get_eval_dataloader"),
@@ -250,7 +241,7 @@ def started(
     """The Python program that a command starts. words: what stands behind it, each with the names that it depends on
     where it is not known whole. env: its environment variables, as far as they are known."""
     nothing = StartedProgram([], None)
-    if (text := _text(file)) is None:
+    if (text := text_of(file)) is None:
         return nothing
     behind = [OPEN + ", ".join(names) if names else word for word, names in words]
     try:
@@ -263,7 +254,7 @@ def started(
 
 def trainers_of(file: Path) -> tuple[BuiltTrainer, ...] | None:
     """The trainers that a program builds, whatever stands behind it; None where it cannot be read."""
-    if (text := _text(file)) is None:
+    if (text := text_of(file)) is None:
         return None
     try:
         return _trainers(_read(text, file, {}, None))
@@ -301,13 +292,13 @@ def _read(text: str, path: Path, env: Mapping[str, str] | None, words: Sequence[
         return known[0]
 
     def find_module(name: str, beside: str) -> tuple[str, str] | None:
-        return _module(name, Path(beside))
+        return module_of(name, Path(beside))
 
     loaded: list[str] = []
 
     def load_file(named: str) -> Any:
         loaded.append(named)
-        return _settings(named, path)
+        return settings_of(named, path)
 
     program = read_python(text, str(path), env=env, words=words, find_module=find_module, load_file=load_file)
     if len(_PROGRAMS) >= MOST_PROGRAMS:
@@ -319,58 +310,6 @@ def _read(text: str, path: Path, env: Mapping[str, str] | None, words: Sequence[
 
 _PROGRAMS: dict[tuple[Any, ...], tuple[Program, tuple[tuple[str, tuple[int, int] | None], ...]]] = {}
 """A program as it was read, and when each file of it was last written and how long it was; by how it was asked for."""
-
-
-def _module(name: str, beside: Path) -> tuple[str, str] | None:
-    """(text, file) of a module that lies beside the program, or in a folder above it; None where it is none."""
-    if _GENERATED.search(name):
-        return None
-    level = len(name) - len(name.lstrip("."))
-    parts = [part for part in name.lstrip(".").split(".") if part]
-    folder = beside.parent
-    for _ in range(level - 1):
-        folder = folder.parent
-    folders = [folder] if level else [folder, *folder.parents[:LEVELS], folder / "src"]
-    for place in folders:
-        below = place.joinpath(*parts)
-        for candidate in (below.with_suffix(".py") if parts else None, below / "__init__.py"):
-            if candidate is not None and (text := _text(candidate)) is not None:
-                return text, str(candidate)
-    return None
-
-
-def _text(file: Path) -> str | None:
-    try:
-        if not file.is_file() or file.stat().st_size > MOST_BYTES_OF_A_FILE:
-            return None
-        return file.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-
-
-def _settings(named: str, path: Path) -> Any:
-    """The settings in a file that the program opens, as seen from where it is started, or from its own folder."""
-    found = near_file(named, path)
-    if found is None or (suffix := found.suffix.lower()) not in _SETTINGS:
-        return None
-    try:
-        document = parse_document(read_text(found, str(found)), suffix, str(found))
-    except RefusedFile:
-        return None
-    if not isinstance(document.value, dict) or any(one.severity == "error" for one in document.problems):
-        return None
-    return _as_read(document.value)
-
-
-def _as_read(value: Any) -> Any:
-    """A value of a settings file; what is interpolated, or missing, is unknown."""
-    if isinstance(value, Mapping):
-        return {key: _as_read(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_as_read(one) for one in value]
-    if isinstance(value, str) and ("${" in value or value == "???"):
-        return UnknownValue(value, (value,))
-    return value
 
 
 def _source(call: Call, program: Program, path: Path) -> Source:

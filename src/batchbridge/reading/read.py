@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
-from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Where
+from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading import files
-from batchbridge.reading.detect import DETECTED, certainties
+from batchbridge.reading.detect import DETECTED, certainties, chosen
 from batchbridge.rules import core_rules
 
 _T = TypeVar("_T")
@@ -90,7 +90,7 @@ def read(
     adapter: Adapter | None = None
     if loaded.native is not None:
         adapter, loaded, said = _trainer(loaded, framework, said, findings)
-    adapter = adapter or _choose(loaded, framework, findings)
+    adapter = adapter or chosen(loaded, framework, findings)
     if adapter is None:
         return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
     if (known := known_commit(adapter, version)) is not None:
@@ -321,7 +321,7 @@ def _unknown_values(source: Source, reading: Reading, undeclared: Collection[str
     """`reading` with what a launch script leaves open: an error about such a value is no error yet. undeclared: codes
     of errors about the key alone."""
     from batchbridge.reading.arguments import spellings
-    from batchbridge.reading.scripts import unknown_values
+    from batchbridge.reading.unknown_settings import unknown_values
 
     about = [{where.key for where in finding.where if where.key} for finding in reading.findings]
     matter = {key for origin in reading.provenance.values() for key in origin.keys}
@@ -367,76 +367,6 @@ def _trainer(
             }
             return adapter, config, Context(**merged)
     return None, source, said
-
-
-def _choose(source: Source, framework: str | None, findings: list[Finding]) -> Adapter | None:
-    """The named adapter, or the one that alone is the most sure of `source`; else a finding."""
-    installed = plugins.adapters()
-    if framework is not None and framework in installed:
-        return installed[framework]
-    if framework is not None:
-        listed = ", ".join(installed) or "none"
-        findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
-        return None
-    recipe = not source.argv and source.native is None and source.construction is None and source.record is None
-    if recipe:
-        from batchbridge.reading.foreign_files import foreign_file
-
-        if (foreign := foreign_file(source.values)) is not None:
-            what, trains = foreign
-            code = LOOKS_LIKE_TRAINING if trains else "BB020"
-            findings.append(_undecided(code, f"no adapter reads this configuration; it is {what}"))
-            return None
-    found = certainties(source, findings)
-    scores = {name: score for name, score in found.items() if score < DETECTED or name in installed}
-    ranked = sorted(scores, key=lambda name: (-scores[name], name))
-    if not ranked:
-        way = f"name one with --framework: {', '.join(installed) or 'none'}"
-        findings.append(_undecided("BB020", f"no adapter recognises this configuration; {way}"))
-        return None
-    if not source.argv and isinstance(source.values.get("defaults"), list) and not _composes(ranked[0]):
-        text = "no adapter reads this configuration; it is a part of a Hydra configuration, of a program of its own"
-        findings.append(_undecided("BB020", text))
-        return None
-    first = [name for name in ranked if scores[name] == scores[ranked[0]]]
-    if len(first) > 1 and source.construction is not None:  # a program's object is whose class it is
-        first = [name for name in first if all(isinstance(installed[one], type(installed[name])) for one in first)]
-        ranked = first + [name for name in ranked if name not in first]
-    tied = len(ranked) > 1 and scores[ranked[0]] == scores[ranked[1]] and len(first) != 1
-    if tied or scores[ranked[0]] < DETECTED:
-        candidates = ", ".join(f"{name} ({scores[name]:.0%})" for name in ranked)
-        slips = "" if tied else _slips(source, ranked[0])
-        findings.append(
-            _undecided(
-                "BB021", f"the framework is not certain; candidates: {candidates}{slips}; name one with --framework"
-            )
-        )
-        return None
-    return installed[ranked[0]]
-
-
-_ALIKE = 0.9
-"""The least likeness (difflib's ratio) of a key to a framework's own one, to be taken for a slip of it."""
-
-
-def _slips(source: Source, framework: str) -> str:
-    """The keys that look like slips of keys by which `framework` would be known; "" where there are none."""
-    tells = plugins.tells().get(framework)
-    if tells is None:
-        return ""
-    from difflib import get_close_matches
-
-    known = tells.own.keys() | tells.shared.keys()
-    others = [key for key in source.values if isinstance(key, str) and key not in known]
-    near = {key: get_close_matches(key, tells.own, 1, _ALIKE) for key in others}
-    found = [f"{key} looks like its {one[0]}" for key, one in near.items() if one]
-    return f"; {framework}: {', '.join(found)}" if found else ""
-
-
-def _composes(framework: str) -> bool:
-    """Whether a framework's configurations have a defaults list, as far as its facts say it."""
-    tells = plugins.tells().get(framework)
-    return tells is None or any(key.startswith("defaults.") for key in tells.own)
 
 
 def none_of(framework: str, source: Source) -> Reading | None:

@@ -12,7 +12,7 @@ from bashread import Argument, Command, ScriptCommands, Unknown, read_script
 from batchbridge.contract.reading import BuiltTrainer, Source, Unreached
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Severity, Where
 from batchbridge.reading.arguments import near_file
-from batchbridge.reading.detect import certainties
+from batchbridge.reading.detect import DETECTED, certainties
 from batchbridge.reading.launchers import (
     LaunchedProgram,
     StartedProgram,
@@ -22,14 +22,10 @@ from batchbridge.reading.launchers import (
     programs,
 )
 from batchbridge.reading.machine_facts import DEVICES, NODES, machine_settings, variables_of, visible_devices
+from batchbridge.reading.unknown_settings import PLACEHOLDER, names_of, ways_to_give
 
 if TYPE_CHECKING:
     from batchbridge.reading.unreached import UnreachedTraining
-
-PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
-"""The pattern of what a published script has where its reader's own value belongs: `<path_to_your_model>`."""
-RECOGNISED = 0.5
-"""The least confidence of an adapter that makes a command a training command; as in `batchbridge.reading.read`."""
 
 CERTAIN = 0.96
 """The confidence of an adapter that knows the program itself, not only names of settings."""
@@ -212,7 +208,7 @@ def _candidates(script: ScriptCommands, path: Path, framework: str | None, env: 
             source = replace(source, trainers=followed.trainers, declared=followed.declared, unknown=open_flags)
             all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
     # Where some are known by their program, those that only have settings of similar names are something else.
-    bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
+    bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else DETECTED
     recognised = [one for one in all_of_them if one.sure >= bar]
     if not recognised and named:
         recognised = [one for one in all_of_them if one.sure > 0 and not one.program.words[0].unknown]
@@ -245,7 +241,7 @@ def _followed(
         return StartedProgram([], None)
     from batchbridge.reading.python import started
 
-    behind = [(word.text, _names(word.unknown)) for word in words[place + 1 :]]
+    behind = [(word.text, names_of(word.unknown)) for word in words[place + 1 :]]
     processes = launched_world_size(program.launcher)
     known = {**({} if processes is None else {"WORLD_SIZE": str(processes)}), **(env or {})}
     found = started(file, behind, framework, program.launcher, known)
@@ -307,7 +303,7 @@ def _source(program: LaunchedProgram, path: Path) -> Source:
     for key, _, index in argument_keys(program.argv):
         word = program.words[index]
         lines[key] = word.line
-        if names := (*_names(word.unknown), *PLACEHOLDER.findall(word.text)):
+        if names := (*names_of(word.unknown), *PLACEHOLDER.findall(word.text)):
             unknown[key] = names
         else:
             unknown.pop(key, None)
@@ -321,10 +317,6 @@ def _source(program: LaunchedProgram, path: Path) -> Source:
         unknown=unknown,
         unreached=_unreached(program, in_words=False),
     )
-
-
-def _names(unknown: Iterable[Unknown]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for one in unknown for name in (one.names or (one.shown,))))
 
 
 # ---- what is to be said
@@ -420,7 +412,7 @@ def _several(found: list[Candidate], file: str) -> Finding:
     open_ones = [one for one in found if one.command.only_if]
     message = f"the script runs {len(found)} training commands ({listed}); command 1 is read"
     if open_ones:
-        why = ", ".join(_names(unknown for one in open_ones for unknown in one.command.only_if))
+        why = ", ".join(names_of(unknown for one in open_ones for unknown in one.command.only_if))
         message = f"the script has {len(found)} training commands ({listed}), and {why} decides which run; 1 is read"
     where = tuple(Where(file=file, line=one.line) for one in found)
     fix = Fix("name one with --command NUMBER")
@@ -434,18 +426,11 @@ def _missing(place: int, found: list[Candidate], file: str) -> Finding:
 
 
 def _conditional(candidate: Candidate, file: str) -> Finding:
-    names = _names(candidate.command.only_if)
+    names = names_of(candidate.command.only_if)
     message = f"whether this command runs depends on {', '.join(names)}"
     where = (Where(file=file, line=candidate.line),)
-    fixes = (*_fixes(names), Fix("--command 1 takes it as given that it runs"))
+    fixes = (*ways_to_give(names), Fix("--command 1 takes it as given that it runs"))
     return Finding("BB013", "error", "config", message, where, fixes, undecided=True)
-
-
-def _fixes(names: Iterable[str]) -> tuple[Fix, ...]:
-    names = tuple(names)
-    machine = tuple(Fix("say how many devices a node has: --gpus DEVICES") for name in names if name == DEVICES)
-    ways = (Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() or name.isdigit())
-    return (*machine, *ways)
 
 
 def _loose(program: LaunchedProgram, file: str) -> Iterable[Finding]:
@@ -453,9 +438,9 @@ def _loose(program: LaunchedProgram, file: str) -> Iterable[Finding]:
     sure = _sure_places(program)
     for place, word in enumerate(program.words):
         if place not in sure:
-            names = _names(word.unknown)
+            names = names_of(word.unknown)
             message = f"{word.text} may hold settings: {', '.join(names)} is not known"
-            fixes = _fixes(names) or (Fix("name the settings with --set KEY=VALUE"),)
+            fixes = ways_to_give(names) or (Fix("name the settings with --set KEY=VALUE"),)
             yield Finding(
                 "BB011", "error", "config", message, (Where(file=file, line=word.line),), fixes, undecided=True
             )
@@ -477,7 +462,9 @@ def _flags_before(program: LaunchedProgram) -> dict[str, tuple[str, ...]]:
     sure, words = _sure_places(program), program.words
     places = (place for place in range(1, len(words)) if place not in sure)
     flags = ((words[place - 1].text, words[place]) for place in places)
-    return {flag.lstrip("-"): _names(word.unknown) for flag, word in flags if flag.startswith("--") and "=" not in flag}
+    return {
+        flag.lstrip("-"): names_of(word.unknown) for flag, word in flags if flag.startswith("--") and "=" not in flag
+    }
 
 
 def _sure_places(program: LaunchedProgram) -> set[int]:
@@ -498,53 +485,3 @@ def _sure_places(program: LaunchedProgram) -> set[int]:
 
 def _whole(word: Argument) -> bool:
     return bool(word.unknown) and word.text == "".join(one.shown for one in word.unknown)
-
-
-def _unknown_arguments(source: Source, matter: set[str]) -> Iterable[Finding]:
-    """Findings on arguments of a call that a Python program leaves open: one for all that depend on the same names."""
-    together: dict[tuple[str, ...], list[str]] = {}
-    for key, names in source.unknown.items():
-        if key in matter:
-            together.setdefault(names, []).append(key)
-    for names, keys in together.items():
-        where = tuple(Where(key, source.values.get(key), source.file_of(key), source.lines.get(key)) for key in keys)
-        ways = tuple(Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() and name.isupper())
-        options = tuple(Fix(f"give it behind the file: -- {name} VALUE") for name in names if name.startswith("--"))
-        fixes = (*ways, *options, Fix(f"say the setting itself: --set {keys[0]}=VALUE"))
-        listed = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if keys[4:] else "")
-        verb = "depends" if len(keys) == 1 else "depend"
-        message = f"{listed} {verb} on what only running the program would tell: {', '.join(names)}"
-        yield Finding("BB011", "error", "config", message, where, fixes, undecided=True)
-
-
-def unknown_values(source: Source, keys_that_matter: Iterable[str]) -> list[Finding]:
-    """Findings on settings whose value only running the script would tell: undecided where the setting matters."""
-    from batchbridge.reading.arguments import spellings
-
-    matter = set(keys_that_matter)
-    if source.construction is not None:
-        return list(_unknown_arguments(source, matter))
-    file = None if source.path is None else str(source.path)
-    found, idle = [], []
-    for key, names in source.unknown.items():
-        left = [name for name in names if PLACEHOLDER.fullmatch(name)]
-        matters = not matter.isdisjoint(spellings(key))
-        if not matters and left:
-            message = f"{key} still has a placeholder, {left[0]}"
-            found.append(Finding("BB018", "note", "config", message, (Where(key, None, file, source.lines.get(key)),)))
-        elif not matters:
-            idle.append(key)
-        if not matters:
-            continue
-        where = (Where(key, source.values.get(key), file, source.lines.get(key)),)
-        machine = (Fix("say how many devices train: --world-size DEVICES"),) if key in machine_settings() else ()
-        fixes = (*machine, *_fixes(names), Fix(f"say the setting itself: --set {key}=VALUE"))
-        message = f"{key} depends on what only running the script would tell: {', '.join(names)}"
-        if left:
-            message = f"{key} still has a placeholder, {left[0]}"
-        found.append(Finding("BB011", "error", "config", message, where, fixes, undecided=True))
-    if idle:
-        many = "1 setting that does" if len(idle) == 1 else f"{len(idle)} settings that do"
-        message = f"{many} not matter here depend{'s' * (len(idle) == 1)} on the environment: {', '.join(idle)}"
-        found.append(Finding("BB017", "note", "config", message, (Where(file=file),)))
-    return found
