@@ -270,7 +270,7 @@ class Enforcer(TrlLayer):
                 self._shares.keep_own(rollout)
             self._holds_others = False
         share = self._shares.own(step)
-        normaliser = Normaliser.of(self._request.spec.loss.policy, self._shares.weighed(step))
+        self._normaliser = normaliser = Normaliser.of(self._request.spec.loss.policy, self._shares.weighed(step))
         if normaliser.tokens:
             if releases.has(releases.TIMES_STEPS):  # natively it generates in them
                 trainer._current_train_step_time += time.perf_counter() - started

@@ -16,15 +16,6 @@ from batchbridge_trl.proven import CODE, MS_SWIFT
 MODULE = "swift.rlhf_trainers.grpo_trainer"
 """The module of its trainer in version 4."""
 KNOWN_CODE = Code(framework="trl", home=CODE.home, packages=(MS_SWIFT,))
-LACKS: Mapping[str, Any] = {
-    # attribute of TRL's trainer that ms-swift never sets -> the value with which TRL does as ms-swift does.
-    "use_vllm": False,
-    "tools": None,
-    "environments": None,
-    "multi_objective_aggregation": "sum_then_normalize",
-    "mask_truncated_completions": False,
-    "off_policy_mask_threshold": None,
-}
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo")
 """Its loss types whose surrogate is TRL's of the same name."""
 AS_TRL: Mapping[str, Any] = {

@@ -179,7 +179,7 @@ def _missing_setting(request: Request) -> bool:
     asked = [(want, *ALL_SETTABLE[path]) for path, want, _ in walk(request.spec) if path in ALL_SETTABLE]
     return any(
         releases.lacks(attribute, release_of(request))
-        and convert(want, request.spec) != releases.NEW_ATTRIBUTES[attribute][1]
+        and convert(want, request.spec) != releases.ATTRIBUTES[attribute].without
         for want, attribute, convert in asked
     )
 

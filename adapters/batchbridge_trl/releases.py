@@ -38,17 +38,32 @@ PRODUCERS = (
     LogprobMethod(">=1.7", "_get_per_token_logps_and_entropies", 3),
 )
 
-NEW_ATTRIBUTES: Mapping[str, tuple[str, Any]] = {
-    # attribute of the trainer or its args: (the releases that have it, its value where they do the same without it).
-    "top_entropy_quantile": (">=0.20", 1.0),
-    "importance_sampling_level": (">=0.20", "token"),
-    "tools": (">=0.26", None),
-    "use_bias_correction_kl": (">=0.26", False),
-    "multi_objective_aggregation": (">=0.27", "sum_then_normalize"),
-    "environments": (">=0.29", None),
-    "pad_to_multiple_of": (">=1.0", None),
-    "aux_loss_enabled": (">=1.7", False),
-    "_entropy_bonus_enabled": (">=1.8", False),
+
+class Attribute(NamedTuple):
+    """An attribute of TRL's trainer, or of its args, that some trainers have not.
+
+    versions: the releases that have it. without: its value where they do the same without it. swift: whether ms-swift's
+    trainer has it.
+    """
+
+    versions: str
+    without: Any
+    swift: bool = True
+
+
+ATTRIBUTES: Mapping[str, Attribute] = {
+    "use_vllm": Attribute(">=0.15", False, swift=False),
+    "mask_truncated_completions": Attribute(">=0.17", False, swift=False),
+    "top_entropy_quantile": Attribute(">=0.20", 1.0),
+    "importance_sampling_level": Attribute(">=0.20", "token"),
+    "tools": Attribute(">=0.26", None, swift=False),
+    "use_bias_correction_kl": Attribute(">=0.26", False),
+    "off_policy_mask_threshold": Attribute(">=0.27", None, swift=False),
+    "multi_objective_aggregation": Attribute(">=0.27", "sum_then_normalize", swift=False),
+    "environments": Attribute(">=0.29", None, swift=False),
+    "pad_to_multiple_of": Attribute(">=1.0", None),
+    "aux_loss_enabled": Attribute(">=1.7", False),
+    "_entropy_bonus_enabled": Attribute(">=1.8", False),
 }
 
 HAS_CALCULATE_REWARDS = ">=0.19"
@@ -71,16 +86,18 @@ def producer() -> LogprobMethod:
 
 def lacks(attribute: str, release: str | None = None) -> bool:
     """Whether a release has no such attribute yet; None: the installed one."""
-    return attribute in NEW_ATTRIBUTES and not holds(NEW_ATTRIBUTES[attribute][0], release or installed_version("trl"))
+    row = ATTRIBUTES.get(attribute)
+    return row is not None and not holds(row.versions, release or installed_version("trl"))
 
 
 def value(target: Any, attribute: str) -> Any:
-    """An attribute of `NEW_ATTRIBUTES`. Raises `AttributeError` where the release should have it, and has not."""
+    """An attribute of `ATTRIBUTES`. Raises `AttributeError` where the release should have it, and has not."""
     hasattr(target, attribute)  # asked first: `foretold` learns here that the trainer is looked at
-    from batchbridge_trl.ms_swift import LACKS, is_swift
+    from batchbridge_trl.ms_swift import is_swift
 
-    if lacks(attribute) or (attribute in LACKS and is_swift(target) and not hasattr(target, attribute)):
-        return NEW_ATTRIBUTES[attribute][1]
+    row = ATTRIBUTES.get(attribute)
+    if row is not None and (lacks(attribute) or (not (row.swift or hasattr(target, attribute)) and is_swift(target))):
+        return row.without
     return getattr(target, attribute)
 
 

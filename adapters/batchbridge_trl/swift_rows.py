@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from batchbridge.kit.patches import Patches, temporarily
-from batchbridge_trl.ms_swift import LACKS
+from batchbridge_trl.releases import ATTRIBUTES
 from batchbridge_trl.reward_tap import RewardTap
 from batchbridge_trl.rows import TrlMicroBatch, loss_mask
 
@@ -22,11 +22,11 @@ Columns = dict[str, torch.Tensor]
 
 def prepare(trainer: Any, patches: Patches) -> None:
     """Gives ms-swift's trainer what of TRL's attributes is read of it, and its loss the plan's micro-batches."""
-    for name, value in LACKS.items():
-        if not hasattr(trainer, name):
-            setattr(trainer, name, value)
+    for name, row in ATTRIBUTES.items():
+        if not (row.swift or hasattr(trainer, name)):
+            setattr(trainer, name, row.without)
             undo = functools.partial(delattr, trainer, name)
-            patches.made(name, undo, what=f"{value}", why="ms-swift does as TRL with this value")
+            patches.made(name, undo, what=f"{row.without}", why="ms-swift does as TRL with this value")
     native = trainer.compute_loss
 
     def loss(model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:

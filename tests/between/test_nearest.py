@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from real import DATASET, VERSIONS, name_of, text_of
@@ -16,8 +16,11 @@ from toys import NarrowAdapter, reading_of
 from batchbridge.comparing import nearest_spec
 from batchbridge.comparing.convert import convert_to
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Written
+from batchbridge.contract.reading import Behaviour, Written
 from batchbridge.errors import CannotWrite, Problem
+from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.kinds import natural, real
+from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.meaning.critic import Critic
 from batchbridge.meaning.spec import LossTerm, Spec
 from batchbridge.reading.read import read
@@ -206,3 +209,33 @@ def test_a_term_that_the_target_has_not_goes_as_a_whole() -> None:
     spec = plain_spec(**{"loss.entropy": entropy, "objective.entropy_coefficient": 0.0})
     found = nearest_spec.project(adapter, spec, "0.8.0", None)
     assert found.written is not None, found.refused
+
+
+class OnOneDevice(TableAdapter):
+    """Framework `alone`: whole rollouts, whose steps one device trains."""
+
+    framework = "alone"
+    versions = "==1.0"
+    newest_version = "1.0"
+    codes = Codes.of("BB-ALONE")
+    devices = 1
+    keys = (
+        Key("prompts", natural, 8, "rollout.prompts_per_rollout"),
+        Key("group", natural, 4, "rollout.completions_per_prompt"),
+        Key("step", natural, 32, "optimizer_step.completions_per_step"),
+        Key("epochs", real(0), 1.0, "horizon.epochs"),
+    )
+    constants: ClassVar[Mapping[str, Any]] = {"loss.policy.aggregation": "token_mean"}
+
+    def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
+        return NarrowAdapter.behaviour
+
+
+def test_a_framework_on_a_fixed_number_of_devices_takes_a_run_of_more_of_them() -> None:
+    reading = reading_of(plain_spec(**{"topology.world_size": 2}))
+    found = convert_to(OnOneDevice(), reading)
+    assert (found.verdict, found.back and found.back.spec and found.back.spec.topology.world_size) == ("lossy", 1)
+    (told,) = [one for one in found.fields if one.field == "topology.world_size"]
+    assert (told.source, told.target, told.status) == (2, 1, "equivalent")
+    assert found.refused
+    assert {field for one in found.refused for field in one.fields} >= {"topology.world_size"}

@@ -384,19 +384,9 @@ class TestArealAdapter(AdapterContract):
         "no_such_setting_of_anybody": "the configuration may be a class of the program's own, with more in it",
     }
     invalid = (
-        *(
-            InvalidCase(name=f"rule {code}", source=source(said), context=CONTEXT, codes=(f"BB-AREAL-{code:03}",))
-            for code, said in BROKEN.items()
-        ),
-        *(
-            InvalidCase(
-                name=f"rule {code}",
-                source=source(said),
-                context=CONTEXT,
-                codes=(f"BB-AREAL-{code:03}",),
-                verdict="undecided",
-            )
-            for code, said in OPEN.items()
+        *InvalidCase.each({f"BB-AREAL-{code:03}": source(said) for code, said in BROKEN.items()}, CONTEXT),
+        *InvalidCase.each(
+            {f"BB-AREAL-{code:03}": source(said) for code, said in OPEN.items()}, CONTEXT, verdict="undecided"
         ),
         InvalidCase(
             name="devices as the launcher takes them",

@@ -294,19 +294,9 @@ class TestSlimeAdapter(AdapterContract):
         "they decide who scores a rollout of one step, which is not written back; see below",
     )
     invalid = (
-        *(
-            InvalidCase(name=f"rule {code}", source=source(said), context=CONTEXT, codes=(f"BB-SLIME-{code:03}",))
-            for code, said in BROKEN.items()
-        ),
-        *(
-            InvalidCase(
-                name=f"rule {code}",
-                source=source(said),
-                context=CONTEXT,
-                codes=(f"BB-SLIME-{code:03}",),
-                verdict="undecided",
-            )
-            for code, said in OPEN.items()
+        *InvalidCase.each({f"BB-SLIME-{code:03}": source(said) for code, said in BROKEN.items()}, CONTEXT),
+        *InvalidCase.each(
+            {f"BB-SLIME-{code:03}": source(said) for code, said in OPEN.items()}, CONTEXT, verdict="undecided"
         ),
     )
     corpus = Path(__file__).with_name("commands")

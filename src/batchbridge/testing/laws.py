@@ -50,6 +50,16 @@ class InvalidCase:
     codes: tuple[str, ...]
     verdict: Literal["invalid", "undecided"] = "invalid"
 
+    @classmethod
+    def each(
+        cls, breaking: Mapping[str, Source], context: Context, *, verdict: Literal["invalid", "undecided"] = "invalid"
+    ) -> tuple[InvalidCase, ...]:
+        """A case for each code, of the configuration that breaks its rule."""
+        return tuple(
+            cls(name=f"rule {code}", source=source, context=context, codes=(code,), verdict=verdict)
+            for code, source in breaking.items()
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class UndecidedCase:

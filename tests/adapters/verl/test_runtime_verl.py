@@ -603,8 +603,21 @@ def test_padded_rows_are_watched_on_0_7_1_and_followed_from_0_8_0_on() -> None:
     assert Asked((PADDED,), version="0.8.0", trainer=V0_TRAINER).names() == set()
 
 
-def test_an_engine_that_no_proof_ran_on_is_watched_without_a_word() -> None:
-    assert "unproven_engine" not in runtime.ALWAYS
+@pytest.mark.parametrize(("mode", "refused"), [("enforce", True), ("verify", False), ("observe", False)])
+def test_an_engine_that_no_proof_ran_on_is_watched_without_a_word(mode: Mode, refused: bool) -> None:
+    """What `attach` checks before it patches anything: without verl, of no code."""
+    reading = read(COMMAND, version="0.9.1", dataset_size=12)
+    assert reading.spec is not None
+    trainer = trainer_of(reading, V1_TRAINER, {f"{ACTOR}strategy": "veomni"})
+    request = Request(spec=reading.spec, plan=plan_of(reading.spec, 12), reading=reading, mode=mode)
+    here = dataclasses.replace(runtime.RUNTIME, code=None, version=lambda trainer: "0.9.1")
+    reasons: dict[str, str] = {}
+    try:
+        here.check(trainer, request)
+    except CannotAttach as error:
+        reasons = dict(error.reasons)
+    assert ("unproven_engine" in reasons) is refused, reasons
+    assert set(reasons) <= {"unproven_engine"}
 
 
 def test_rows_that_ranks_share_are_refused_on_0_7_1() -> None:

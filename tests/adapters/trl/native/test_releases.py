@@ -18,7 +18,7 @@ from batchbridge_trl.watching import TrlStepProbe
 
 def test_every_attribute_is_there_where_the_table_says(trainer: Callable[..., Any]) -> None:
     built = trainer()
-    for name in releases.NEW_ATTRIBUTES:
+    for name in releases.ATTRIBUTES:
         found = hasattr(built, name) or hasattr(built.args, name)
         assert found != releases.lacks(name), name
     assert hasattr(built, "_calculate_rewards") == releases.has(releases.HAS_CALCULATE_REWARDS)
