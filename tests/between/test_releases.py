@@ -282,7 +282,7 @@ def test_a_commit_that_the_user_names_is_judged_by_all_releases(recipe: Path, ve
     recipe.write_text(EVERYWHERE)
     found = batchbridge.check(recipe, world_size=8, version=version)
     assert found.verdict == "valid"
-    assert " of git's is named, which is no release: valid under every known open_r1" in str(found)
+    assert " is named, a git commit and not a release: valid under every known open_r1" in str(found)
     recipe.write_text(RECIPE)
     assert batchbridge.check(recipe, world_size=8, version=version).verdict == "undecided"
     tagged = batchbridge.check(recipe, world_size=8, version=f"{GIT}@v0.18.0")

@@ -403,9 +403,9 @@ def test_latest_is_the_newest_release_and_main_is_none(run: Run) -> None:
     newest = run(*said, "--framework-version", "latest")
     assert newest == run(*said, "--framework-version", "1.16.0")
     of_main = ("--framework-version", "main")
-    assert "main of git's is named, which is no release" in run(*said, *of_main)[1]
+    assert "main is named, a git commit and not a release" in run(*said, *of_main)[1]
     scaled = run("scale", "r.yaml", "--from", "8", "--gpus", "4", "--framework", "trl", *of_main)
-    assert "main of git's is named, which is no release: trl " in scaled[1]  # scale goes on as check does
+    assert "main is named, a git commit and not a release: trl " in scaled[1]  # scale goes on as check does
 
 
 def test_a_number_of_nodes_alone_answers_a_script_that_says_the_devices_of_a_node(run: Run) -> None:

@@ -287,8 +287,8 @@ def _failed_groups(run: VerlRun) -> str | None:
     if not run.v1 or run[_REFILL] or run[FILTERED]:
         return None
     return (
-        "completions whose generation fails are left out and padded, and their group is normalised over fewer: of one "
-        "that is left the raw reward is the advantage"
+        "completions whose generation fails are left out, and their group is normalised over the others; where one is "
+        "left, its advantage is its raw reward"
     )
 
 

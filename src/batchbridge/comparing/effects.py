@@ -119,7 +119,7 @@ def _adam(spec: Spec) -> bool:
     return spec.carried.optimizer != "sgd"
 
 
-_STEP_MEMBERS = "every update averages over other completions, so its noise and its size in epochs are others"
+_STEP_MEMBERS = "every update averages over more or fewer completions: its noise and its share of an epoch change"
 _TERM = "each response token gets another weight in the gradient, by its completion's length"
 
 _of_critic = partial(FieldEffect, matters=_critic, on="both sides")
@@ -140,7 +140,7 @@ EFFECTS: tuple[FieldEffect, ...] = (
     FieldEffect(
         "rollout.prompts_per_rollout",
         "plan",
-        "weights generate for more or fewer steps: data is more or less off-policy, and epochs have other lengths",
+        "the same weights generate for more or fewer steps: data is more or less off-policy, and epochs have other lengths",
     ),
     FieldEffect("rollout.sample_unit", "plan", "B counts something else: completions, trajectories or turns"),
     FieldEffect("optimizer_step.passes_per_rollout", "plan", "each completion is trained on more or fewer times"),
@@ -209,9 +209,15 @@ EFFECTS: tuple[FieldEffect, ...] = (
     _of_critic("critic.count_empty", "weights", "value loss: empty completions count, or do not", rare=_always),
     _of_critic("critic.value_clip", "objective", "values are clipped elsewhere"),
     # ---- clock: how long, and when the learning rate moves
-    FieldEffect("horizon.optimizer_steps", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
-    FieldEffect("horizon.rollouts", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
-    FieldEffect("horizon.epochs", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
+    FieldEffect(
+        "horizon.optimizer_steps", "clock", "the run is longer or shorter, and a learning rate that decays ends with it"
+    ),
+    FieldEffect(
+        "horizon.rollouts", "clock", "the run is longer or shorter, and a learning rate that decays ends with it"
+    ),
+    FieldEffect(
+        "horizon.epochs", "clock", "the run is longer or shorter, and a learning rate that decays ends with it"
+    ),
     FieldEffect("horizon.lr_tick", "clock", "warm-up and decay take another number of optimizer steps"),
     # ---- objective: the loss of one response token
     FieldEffect("objective.surrogate", "objective", "the loss is another function of the ratio", "unknown"),
@@ -251,14 +257,14 @@ EFFECTS: tuple[FieldEffect, ...] = (
         rare=_always,
     ),
     # ---- carried: no batch settings
-    FieldEffect("carried.learning_rate", "carried", "every update is longer or shorter", "unknown"),
-    FieldEffect("carried.lr_schedule", "carried", "the learning rate moves otherwise", "unknown"),
+    FieldEffect("carried.learning_rate", "carried", "every update is larger or smaller", "unknown"),
+    FieldEffect("carried.lr_schedule", "carried", "the learning rate moves in another way", "unknown"),
     FieldEffect("carried.warmup_steps", "carried", "the learning rate rises for longer or shorter", "unknown"),
     FieldEffect("carried.warmup_ratio", "carried", "the learning rate rises for longer or shorter", "unknown"),
-    FieldEffect("carried.optimizer", "carried", "gradients become updates otherwise", "unknown"),
-    FieldEffect("carried.max_gradient_norm", "carried", "long gradients are cut elsewhere"),
+    FieldEffect("carried.optimizer", "carried", "the same gradients give other updates", "unknown"),
+    FieldEffect("carried.max_gradient_norm", "carried", "gradients are clipped at another norm"),
     _of_critic("critic.learning_rate", "carried", "the critic's updates are longer or shorter", "unknown"),
-    _of_critic("critic.max_gradient_norm", "carried", "the critic's long gradients are cut elsewhere"),
+    _of_critic("critic.max_gradient_norm", "carried", "the critic's gradients are clipped at another norm"),
     FieldEffect("carried.weight_decay", "carried", "weights shrink faster or slower", "unknown"),
     FieldEffect("carried.weight_decay_excludes", "carried", "other parameters decay", "unknown", _decays),
     FieldEffect("carried.beta1", "carried", "AdamW remembers gradients for longer or shorter", "unknown", _adam),
@@ -267,7 +273,7 @@ EFFECTS: tuple[FieldEffect, ...] = (
     FieldEffect("carried.temperature", "carried", "other completions are sampled", "unknown"),
     FieldEffect("carried.top_p", "carried", "other completions are sampled", "unknown"),
     FieldEffect("carried.top_k", "carried", "other completions are sampled", "unknown"),
-    FieldEffect("carried.max_completion_tokens", "carried", "completions end elsewhere", "unknown"),
+    FieldEffect("carried.max_completion_tokens", "carried", "completions are cut off at another length", "unknown"),
     FieldEffect("carried.max_total_tokens", "carried", "completions of long prompts end elsewhere"),
     FieldEffect("carried.max_prompt_tokens", "carried", "other prompts are cut or left out"),
     FieldEffect("carried.dropout", "carried", "the policy that is trained is noisier", "unknown"),

@@ -141,7 +141,7 @@ def unnamed(reading: Reading, version: str | None) -> str:
     commit, adapter = _of_git(version)[1], plugins.adapters().get(reading.framework)
     if commit is None or (adapter is not None and known_commit(adapter, version) is not None):
         return ""
-    return f"{commit} of git's is named, which is no release"
+    return f"{commit} is named, a git commit and not a release"
 
 
 def _of_git(version: str | None) -> tuple[str | None, str | None]:

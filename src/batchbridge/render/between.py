@@ -185,7 +185,7 @@ def conversion(name: str, found: Conversion, how: ConversionUse | None = None) -
     if found.written is None:
         title = say("{framework} cannot express it", framework=one_line(found.framework))
         lines += _listed(title, (one_line(one.reason) for one in found.refused))
-    title = say("What {framework} does on its own with the result (wrap repairs it where it may)", framework=target)
+    title = say("What {framework} does on its own with the result (wrap repairs what it can)", framework=target)
     lines += _listed(title, map(one_line, found.natively))
     lines += _all_fields(found) if how.verbose else _counts(found)
     lines += _next(name, found, how)
