@@ -44,6 +44,9 @@ class FieldEffect:
         return (any if self.on == "either side" else all)(self.matters(spec) for spec in (a, b))
 
 
+_LONGER = "the run is longer or shorter, and a learning rate that decays ends with it"
+
+
 def _kl(spec: Spec) -> bool:
     """Whether there may be a KL penalty."""
     return spec.objective.kl_placement != "none" and spec.objective.kl_coefficient != 0
@@ -140,7 +143,7 @@ EFFECTS: tuple[FieldEffect, ...] = (
     FieldEffect(
         "rollout.prompts_per_rollout",
         "plan",
-        "the same weights generate for more or fewer steps: data is more or less off-policy, and epochs have other lengths",
+        "weights generate for more or fewer steps: data is more or less off-policy, and epochs are longer or shorter",
     ),
     FieldEffect("rollout.sample_unit", "plan", "B counts something else: completions, trajectories or turns"),
     FieldEffect("optimizer_step.passes_per_rollout", "plan", "each completion is trained on more or fewer times"),
@@ -209,15 +212,9 @@ EFFECTS: tuple[FieldEffect, ...] = (
     _of_critic("critic.count_empty", "weights", "value loss: empty completions count, or do not", rare=_always),
     _of_critic("critic.value_clip", "objective", "values are clipped elsewhere"),
     # ---- clock: how long, and when the learning rate moves
-    FieldEffect(
-        "horizon.optimizer_steps", "clock", "the run is longer or shorter, and a learning rate that decays ends with it"
-    ),
-    FieldEffect(
-        "horizon.rollouts", "clock", "the run is longer or shorter, and a learning rate that decays ends with it"
-    ),
-    FieldEffect(
-        "horizon.epochs", "clock", "the run is longer or shorter, and a learning rate that decays ends with it"
-    ),
+    FieldEffect("horizon.optimizer_steps", "clock", _LONGER),
+    FieldEffect("horizon.rollouts", "clock", _LONGER),
+    FieldEffect("horizon.epochs", "clock", _LONGER),
     FieldEffect("horizon.lr_tick", "clock", "warm-up and decay take another number of optimizer steps"),
     # ---- objective: the loss of one response token
     FieldEffect("objective.surrogate", "objective", "the loss is another function of the ratio", "unknown"),

@@ -129,7 +129,7 @@ def test_the_noise_of_a_first_gradient_stays_small_as_far_as_the_case_goes(case:
 
 @pytest.mark.parametrize(("case", "pair"), NATIVE)
 def test_negative_control_natively_they_differ(case: str, pair: str) -> None:
-    """Unwrapped runs that train other completions are cut off at another length; TRL and EasyR1 shuffle alike, and where both train
+    """Unwrapped runs that train other completions end elsewhere; TRL and EasyR1 shuffle alike, and where both train
     whole rollouts, only the clock and the epsilon of their advantages are different."""
     found = RESULTS[case]["pairs"]["observe"][pair]
     assert not found["ledgers_equal"]
