@@ -65,8 +65,8 @@ STEPS = 8
 """Optimizer steps of a rollout."""
 PROMPT, MEDIAN, SIGMA, CAP = (64, 512), 512, 1.0, 4096
 """Tokens: prompts evenly between two lengths; completions lognormal (median, deviation of the logarithm, most)."""
-HIDDEN = 896
-"""Width of the model, by which attention is weighed against dense layers: Qwen2-0.5B's."""
+MODEL = {"hidden_size": 896, "intermediate_size": 896, "num_hidden_layers": 24}
+"""Sizes by which attention is weighed against dense layers: a pair of tokens costs 1/5,376 of a token."""
 NAMES = (
     "prompt_ids",
     "prompt_mask",
@@ -183,7 +183,7 @@ class Rank:
         self.accelerator = SimpleNamespace(
             num_processes=self.ranks, process_index=self.rank, device=torch.device("cpu"), gather=told
         )
-        config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=HIDDEN))
+        config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(to_dict=MODEL.copy))
         self.trainer = SimpleNamespace(
             accelerator=self.accelerator,
             model=SimpleNamespace(config=config),

@@ -26,12 +26,12 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from trl_runs import GROUP, SHAPES, Setting, build, machine
+from trl_runs import GROUP, Setting, build, machine
 from trl_step_time import say
 
 import batchbridge_trl.shares
 from batchbridge import wrap
-from batchbridge.kit import Length, partition_by_tokens, with_attention
+from batchbridge.kit import Length, partition_by_tokens
 from batchbridge.kit.versions import installed
 from batchbridge_trl.compute_time import Clock
 from batchbridge_trl.shares import StepShares
@@ -51,7 +51,7 @@ def setting_of(options: argparse.Namespace) -> Setting:
 
 def by_sums(lengths: Any, *, cost: Any, **options: Any) -> Any:
     """The cut that balances the ranks' sums alone."""
-    return partition_by_tokens(lengths, cost=with_attention(SHAPES["small"]["hidden_size"]), **options)
+    return partition_by_tokens(lengths, cost=cost.of_sequence, **options)
 
 
 def native(folder: Path, options: argparse.Namespace) -> list[list[float]]:

@@ -55,6 +55,11 @@ class EasyR1Driver(StepDriver):
         """The settings that generation, rewards and advantages read; see `read_by_producers`."""
         return read_by_producers(self._trainer)
 
+    @property
+    def model(self) -> str | None:
+        """The policy's model, as EasyR1 is told it."""
+        return getattr(getattr(self._actor, "model", None), "model_path", None)
+
     def install(self, patches: Patches) -> None:
         """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same, and its
         loss is the plan's."""
@@ -73,17 +78,21 @@ class EasyR1Driver(StepDriver):
         require(columns, ranks=self.ranks, padding_free=self._actor.padding_free)
 
     @property
-    def rows_per_micro_batch(self) -> int:
+    def rows_per_micro_batch(self) -> int | None:
         return self._whole(self._actor.micro_batch_size_per_device_for_update)
 
     @property
-    def forward_rows(self) -> int:
+    def forward_rows(self) -> int | None:
         return self._whole(self._actor.micro_batch_size_per_device_for_experience)
 
-    def _whole(self, fixed: int) -> int:
+    def _whole(self, fixed: int) -> int | None:
         """Rows of which a replica has whole numbers: of its micro-batches where they are `fixed`, and for its ranks,
-        which are sent a part each and put them together. Source: EasyR1 FSDPUlyssesShardingManager.preprocess_data."""
-        return math.lcm(1 if self._actor.dynamic_batching else int(fixed), int(self._actor.ulysses_size))
+        which are sent a part each and put them together; None: of single ones. Source: EasyR1
+        FSDPUlyssesShardingManager.preprocess_data."""
+        together = int(self._actor.ulysses_size)
+        if self._actor.dynamic_batching:
+            return together if together > 1 else None
+        return math.lcm(int(fixed), together)
 
 
 class EasyR1PlanPatches:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import BatchDrift, CannotAttach, Plan
-from batchbridge.kit import Length, Request, RolloutPlan, checkpoints, partition_by_tokens
+from batchbridge.kit import Length, Request, RolloutPlan, StepCost, checkpoints, partition_by_tokens
+from batchbridge.kit.model_files import text_config
 from batchbridge.kit.new_start import make_way
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
@@ -98,6 +99,13 @@ class OpenRlhfDriver:
             if self._reached:
                 release(self._generator.vllm_engines)
                 self._reached = False
+
+    @functools.cached_property
+    def _cost(self) -> StepCost:
+        """The cost of the policy's completions, by which its ranks are balanced, and a critic's."""
+        return StepCost.of_model(
+            text_config(getattr(getattr(self._trainer.args, "actor", None), "model_name_or_path", None))
+        )
 
     @property
     def ranks(self) -> int:
@@ -291,8 +299,8 @@ class OpenRlhfDriver:
         return refs
 
     def _shares(self, items: Sequence[Any], plan: Plan, count: int) -> list[list[Any]]:
-        """Each rank's, or ring's, completions: those of a step are dealt out evenly, by their tokens, in the first pass
-        that trains them; what no step trains goes anywhere, so that the rollout can be seen to be whole."""
+        """Each rank's, or ring's, completions: those of a step are dealt out evenly, by what they cost, in the first
+        pass that trains them; what no step trains goes anywhere, so that the rollout can be seen to be whole."""
         rows, size = {}, plan.completions_per_prompt
         for item in items:
             rollout, _, position, sample, _ = (int(value) for value in item.info[IDENTITY])
@@ -302,7 +310,7 @@ class OpenRlhfDriver:
         shares: list[list[Any]] = [[] for _ in range(count)]
         for block in [*blocks, tuple(left)]:
             new = [row for row in dict.fromkeys(block) if row in rows]
-            hands = deal([int(rows[row].attention_mask.sum()) for row in new], count)
+            hands = deal([self._cost.of_sequence(int(rows[row].attention_mask.sum())) for row in new], count)
             for share, hand in zip(shares, hands, strict=True):
                 share += [rows.pop(row) for row in [new[place] for place in hand]]
         return shares

@@ -130,8 +130,7 @@ class StepShares:
 
     @functools.cached_property
     def _cost(self) -> StepCost:
-        config = self._trainer.model.config.get_text_config()
-        return StepCost.assumed(getattr(config, "hidden_size", None))
+        return StepCost.of_model(self._trainer.model.config.get_text_config().to_dict())
 
     @property
     def _sharded(self) -> bool:

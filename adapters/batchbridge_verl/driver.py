@@ -1,7 +1,7 @@
 """The trainer process's side: which rows every optimizer step gets, for both trainers of verl.
 
 The trainers differ in how a rollout's rows are held (`trainer_v1`, `trainer_v0`); what is done with them is one: one
-call of `update_actor` per planned optimizer step, rows placed by token counts, filler rows where verl's splits need
+call of `update_actor` per planned optimizer step, rows placed by what they cost, filler rows where verl's splits need
 them. The forward passes, the loss and the rest of the training loop stay verl's.
 """
 
@@ -29,6 +29,7 @@ from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.identified_rows import STEP
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.producers import settings_below
+from batchbridge.kit.ranks import deal
 from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
@@ -78,18 +79,25 @@ class VerlDriver(StepDriver):
 
     # ---- where rows run
 
+    @property
+    def model(self) -> str | None:
+        """The policy's model, as verl is told it."""
+        return getattr(getattr(self._config.actor_rollout_ref, "model", None), "path", None)
+
     def step_rows(self, step: StepPlan, rows: RolloutRows) -> list[tuple[int, int] | None]:
         """The rows of a step, as `StepDriver` has them; where prompts are shared, groups together."""
         if self.orders.padding == "padded":
             return super().step_rows(step, rows)
         members = [divmod(position, self.plan.completions_per_prompt) for position in step.positions]
-        return together(members, self.ranks, multiple=self.rows_per_micro_batch or 1)
+        costs = self._costs(rows.costs[member] for member in members)
+        return together(members, self.ranks, multiple=self.rows_per_micro_batch or 1, costs=costs)
 
     def rollout_order(self, rows: RolloutRows, filler_count: int) -> list[tuple[int, int] | None]:
         """The order of a rollout's rows, as `StepDriver` has it; where prompts are shared, groups together."""
         if self.orders.padding == "padded":
             return super().rollout_order(rows, filler_count)
-        return together([*rows.costs], self.ranks, multiple=(len(rows.costs) + filler_count) // self.ranks)
+        multiple = (len(rows.costs) + filler_count) // self.ranks
+        return together([*rows.costs], self.ranks, multiple=multiple, costs=self._costs(rows.costs.values()))
 
     def fillers_needed(self, rows: RolloutRows) -> int:
         """The number of filler rows, as in `StepDriver`, enough for the critic's fullest step and its replicas."""
@@ -191,6 +199,11 @@ class VerlCriticDriver(VerlDriver):
         self.receipts = install_everywhere(group, self.orders, patches, _in_critic, _critic_probed, name="critic_wg")
 
     @property
+    def model(self) -> str | None:
+        """The critic's model, as verl is told it."""
+        return getattr(getattr(getattr(self._config, "critic", None), "model", None), "path", None)
+
+    @property
     def ranks(self) -> int:
         """Data-parallel ranks of the critic."""
         group = self.trainer.critic_wg
@@ -258,13 +271,25 @@ def critic_driver(trainer: Any, request: Request, orders: Orders) -> VerlCriticD
     return VerlCriticDriver(trainer, dataclasses.replace(request, spec=spec, plan=critics), own)
 
 
-def together(members: Sequence[tuple[int, int]], ranks: int, *, multiple: int) -> list[tuple[int, int] | None]:
+def together(
+    members: Sequence[tuple[int, int]], ranks: int, *, multiple: int, costs: Sequence[float]
+) -> list[tuple[int, int] | None]:
     """Completions, (prompt, sample) each, in the order in which verl deals them out: one contiguous block per rank, all
     of one size, which is a multiple of `multiple`; None is a filler row. Ranks have equally many, give or take one, and
-    whole groups as far as that allows."""
-    each = [Length(0, 1)] * len(members)
-    hands = partition_packed(each, [prompt for prompt, _ in members], ranks=ranks, completions_per_device=len(members))
-    blocks = [[members[item] for part in hand for item in part if item is not None] for hand in hands]
+    whole groups as far as that allows, which are balanced by `costs` where it allows nothing else."""
+    groups: dict[int, list[int]] = {}
+    for item, (prompt, _) in enumerate(members):
+        groups.setdefault(prompt, []).append(item)
+    whole = list(groups.values())
+    if len({len(group) for group in whole}) == 1 and len(whole) % ranks == 0:
+        dealt = deal([sum(costs[item] for item in group) for group in whole], ranks)
+        blocks = [[members[item] for number in hand for item in whole[number]] for hand in dealt]
+    else:
+        each = [Length(0, 1)] * len(members)
+        hands = partition_packed(
+            each, [prompt for prompt, _ in members], ranks=ranks, completions_per_device=len(members)
+        )
+        blocks = [[members[item] for part in hand for item in part if item is not None] for hand in hands]
     size = -(-max(map(len, blocks)) // multiple) * multiple
     return [row for block in blocks for row in (*block, *[None] * (size - len(block)))]
 

@@ -38,7 +38,7 @@ class VerlTrainerV1:
             ("fit", self._fit, "every request has its completion's seed", "rollout identity"),
             ("_next_train_batch", self._prompts, "the plan's prompts, not the data loader's", order),
             ("_step_once", self._step, "waits for the planned rollout, however long", order),
-            ("_balance_batch", self._place, "rows by token counts; arrival order forgotten", order),
+            ("_balance_batch", self._place, "rows by what they cost; arrival order forgotten", order),
             ("_compute_advantage", self._advantages, "by the spec's rule", "advantage of the spec"),
             ("_save_checkpoint", self._save, "the place in the plan is saved with it", resume),
             ("_load_checkpoint", self._load, "the workers get their orders; the plan is held against the file", resume),

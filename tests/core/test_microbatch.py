@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchbridge.errors import TooLong
+from batchbridge.kit.step_cost import StepCost
 from batchbridge.meaning.micro_batches import (
     Length,
     MicroBatches,
     linear,
     partition,
     partition_by_tokens,
-    with_attention,
 )
 
 token_counts = st.lists(st.integers(0, 500), max_size=40)
@@ -186,7 +186,7 @@ def lognormal(count: int) -> list[Length]:
     return [Length(rng.randint(10, 60), max(1, min(int(rng.lognormvariate(mu, sigma)), 1024))) for _ in range(count)]
 
 
-@pytest.mark.parametrize("cost", [linear, with_attention(896)], ids=["linear", "with attention"])
+@pytest.mark.parametrize("cost", [linear, StepCost(pair=1 / 5376).of_sequence], ids=["linear", "with attention"])
 @pytest.mark.parametrize(("count", "ranks"), [(512, 8), (1024, 64), (64, 2), (100_000, 64)])
 def test_the_slowest_rank_is_within_five_percent_of_the_lower_bound(count: int, ranks: int, cost) -> None:  # type: ignore[no-untyped-def]  # a function of the module
     items = lognormal(count)
@@ -200,12 +200,12 @@ def test_a_hundred_thousand_completions_take_less_than_a_second() -> None:
     best = math.inf
     for _ in range(3):  # the best of three: another process may hold the core, and its caches
         started = time.process_time()
-        partition_by_tokens(items, ranks=64, tokens_per_device=8192, cost=with_attention(896))
+        partition_by_tokens(items, ranks=64, tokens_per_device=8192, cost=StepCost(pair=1 / 5376).of_sequence)
         best = min(best, time.process_time() - started)
     assert best < 1.0
 
 
 def test_attention_counts_with_the_square_of_the_length() -> None:
-    cost = with_attention(100)
+    cost = StepCost(pair=1 / 600).of_sequence
     assert cost(600) == pytest.approx(2 * 600)
     assert cost(1200) == pytest.approx(3 * 1200)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.kit.ranks import cut_shares, deal, steps_cross_rollouts, steps_of_rollout
+from batchbridge.kit.ranks import cut_shares, deal, layout, steps_cross_rollouts, steps_of_rollout
+from batchbridge.kit.step_cost import StepCost
 from batchbridge.meaning.micro_batches import Length
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
@@ -32,6 +36,41 @@ def test_every_completion_is_dealt_to_one_rank_and_ranks_differ_by_one_at_most(c
     hands = deal(costs, ranks)
     assert sorted(item for hand in hands for item in hand) == list(range(len(costs)))
     assert max(map(len, hands)) - min(map(len, hands)) <= 1
+
+
+def drawn_costs(count: int) -> list[float]:
+    """Costs of completions of lognormal lengths, attention among them."""
+    lengths, cost = random.Random(5), StepCost(pair=1 / 2000)
+    return [cost.of_sequence(min(4096, round(lengths.lognormvariate(6.2, 1.0)))) for _ in range(count)]
+
+
+def slowest(hands: Sequence[Sequence[int | None]], costs: Sequence[float]) -> float:
+    """The load of the rank with most, over the mean of all."""
+    loads = [sum(costs[item] for item in hand if item is not None) for hand in hands]
+    return max(loads) * len(loads) / sum(loads)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_the_slowest_rank_has_at_most_three_hundredths_more_than_the_mean(ranks: int) -> None:
+    costs = drawn_costs(16 * ranks)
+    assert slowest(deal(costs, ranks), costs) < 1.005
+    by_number = [range(rank, len(costs), ranks) for rank in range(ranks)]
+    assert slowest(by_number, costs) > 1.1, "the control"
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_fixed_micro_batches_of_a_turn_cost_the_same(ranks: int) -> None:
+    """As far as a turn's longest row allows: of two ranks, one has it."""
+    costs = drawn_costs(32 * ranks)
+    order = layout(costs, ranks=ranks, rows_per_micro_batch=4)
+    blocks = [order[rank * 32 : (rank + 1) * 32] for rank in range(ranks)]
+    assert slowest(blocks, costs) < 1.05
+    turns = [
+        [sum(costs[row] for row in block[k : k + 4] if row is not None) for block in blocks] for k in range(0, 32, 4)
+    ]
+    assert sum(map(max, turns)) * ranks / sum(costs) < 1.05
+    as_they_came = [range(rank * 32, (rank + 1) * 32) for rank in range(ranks)]
+    assert slowest(as_they_came, costs) > 1.05, "the control"
 
 
 @given(st.lists(st.lists(LENGTHS, max_size=12), min_size=1, max_size=4), st.integers(1, 5))

@@ -16,7 +16,7 @@ from batchbridge.kit.step_cost import (
     partition_by_cost,
     step_cost,
 )
-from batchbridge.meaning.micro_batches import Length, MicroBatches, partition_by_tokens, with_attention
+from batchbridge.meaning.micro_batches import Length, MicroBatches, partition_by_tokens
 
 LENGTHS = st.lists(st.builds(Length, st.integers(1, 60), st.integers(0, 300)), max_size=60)
 COSTS = st.builds(StepCost, st.floats(0.0, 1e5), st.floats(0.0, 1.0))
@@ -79,7 +79,7 @@ def test_the_slowest_rank_of_each_turn_is_close_to_the_mean(ranks: int) -> None:
 
 def test_on_very_many_ranks_the_sums_are_balanced_and_not_the_turns() -> None:
     """Every rank cuts for all, so that trying turns would take seconds of each step."""
-    lengths, cost = [Length(20, 7 * k % 300) for k in range(2 * MOST_RANKS)], StepCost.assumed(64)
+    lengths, cost = [Length(20, 7 * k % 300) for k in range(2 * MOST_RANKS)], StepCost(pair=1 / 384)
 
     def both(ranks: int) -> tuple[list[MicroBatches], list[MicroBatches]]:
         sums = partition_by_tokens(lengths, ranks=ranks, tokens_per_device=400, cost=cost.of_sequence)
@@ -106,7 +106,27 @@ def test_nothing_is_padded_where_completions_are_laid_end_to_end() -> None:
     assert cost.of(lengths, padded=False) == 7.0 + 116.0 + 0.5 * (12.0**2 + 104.0**2)
 
 
-def test_the_assumed_cost_of_a_sequence_is_the_published_one() -> None:
-    assert StepCost.assumed(256).of_sequence(300) == pytest.approx(with_attention(256)(300))
-    assert StepCost.assumed(None).of_sequence(300) == 300, "attention is cheap"
-    assert StepCost.assumed(256).of([]) == ASSUMED_OVERHEAD_TOKENS
+QWEN2 = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "vocab_size": 151936}
+"""Sizes of Qwen2-0.5B, of its published config.json."""
+
+
+def test_the_cost_of_a_model_counts_the_weights_that_a_token_passes_and_attentions_products() -> None:
+    config = QWEN2 | {"num_attention_heads": 14, "num_key_value_heads": 2}
+    layer = 896 * (2 * 896 + 2 * 128 + 3 * 4864)
+    weights = 24 * layer + 896 * 151936
+    assert weights == pytest.approx(494e6, rel=0.001), "as many as the model is said to have, its embedding tied"
+    cost = StepCost.of_model(config)
+    assert cost.pair == pytest.approx(7 * 24 * 896 / (6 * weights))
+    assert cost.of([]) == ASSUMED_OVERHEAD_TOKENS
+
+
+def test_of_experts_those_count_that_a_token_passes() -> None:
+    few = StepCost.of_model(QWEN2 | {"num_experts_per_tok": 2, "moe_intermediate_size": 300})
+    many = StepCost.of_model(QWEN2 | {"num_experts_per_tok": 8, "moe_intermediate_size": 300})
+    assert few.pair > many.pair > StepCost.of_model(QWEN2).pair
+    assert many.pair == StepCost.of_model(QWEN2 | {"intermediate_size": 2400}).pair
+
+
+@pytest.mark.parametrize("config", [None, {}, {"vocab_size": 10}, {"hidden_size": "?"}])
+def test_where_sizes_are_not_known_every_token_costs_the_same(config: dict[str, object] | None) -> None:
+    assert StepCost.of_model(config).of_sequence(300) == 300

@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.meaning.micro_batches import linear as linear
     from batchbridge.meaning.micro_batches import partition as partition
     from batchbridge.meaning.micro_batches import partition_by_tokens as partition_by_tokens
-    from batchbridge.meaning.micro_batches import with_attention as with_attention
     from batchbridge.meaning.plan import RolloutPlan as RolloutPlan
     from batchbridge.meaning.plan import StepPlan as StepPlan
     from batchbridge.meaning.prompt_digest import PromptColumn as PromptColumn

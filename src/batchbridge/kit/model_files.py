@@ -71,6 +71,14 @@ def images_of(name: Any) -> bool | None:
     return model_of(name).images
 
 
+def text_config(name: Any) -> Mapping[str, Any] | None:
+    """The `config.json` of the model of this name, the part of its text model; None where no file is at hand."""
+    if not isinstance(name, str) or not name.strip():
+        return None
+    found = next((config for folder in _folders(name) if (config := _config(folder)) is not None), None)
+    return None if found is None else _text_part(found)
+
+
 def _fits(text: str, model: Model, name: str) -> bool:
     return re.match(text, name) is not None and not (model.images is False and _OTHERWISE.search(name))
 
@@ -94,8 +102,12 @@ def _config(folder: Path) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return config["text_config"] if isinstance(config.get("text_config"), dict) else config
+
+
 def _told(config: Mapping[str, Any], folder: Path) -> Model:
-    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    text = _text_part(config)
     kind = text.get("model_type")
     rotary = any(text.get(key) is not None for key in _ROTARY)
     return Model(

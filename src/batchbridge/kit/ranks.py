@@ -6,6 +6,8 @@ is in which micro-batches each rank runs its own, and that all ranks run equally
 
 from __future__ import annotations
 
+import bisect
+import heapq
 import re
 from collections.abc import Sequence
 
@@ -43,10 +45,68 @@ def steps_cross_rollouts(plan: Plan) -> bool:
     return any(size % plan.completions_per_step for size in sizes)
 
 
-def deal(costs: Sequence[int], ranks: int) -> list[list[int]]:
-    """Each rank's completions of one step, by number: equally many, give or take one, and balanced by `costs`."""
-    hands = partition(costs, ranks=ranks, completions_per_device=max(len(costs), 1))
-    return [[item for row in hand for item in row if item is not None] for hand in hands]
+_EVEN = 1.002
+"""The load, in the ranks' mean, below which a rank gives nothing away."""
+_SWEEPS = 16
+
+
+def deal(costs: Sequence[float], ranks: int) -> list[list[int]]:
+    """Each rank's completions of one step, by number: equally many, give or take one, and balanced by `costs`.
+
+    The costliest come first, in each hand, too. Each goes to the rank with the least load that has room; then the rank
+    with most exchanges one for a cheaper one of the rank with least, the second with the second, and again, while the
+    largest load falls. Deterministic.
+    """
+    each, more = divmod(len(costs), ranks)
+    hands: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [(0.0, rank) for rank in range(ranks)]
+    for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):
+        while len(hands[loads[0][1]]) >= each + (more > 0):
+            heapq.heappop(loads)
+        load, rank = loads[0]
+        more -= len(hands[rank]) == each
+        hands[rank].append(item)
+        heapq.heapreplace(loads, (load + costs[item], rank))
+    _exchange(hands, costs)
+    return [sorted(hand, key=lambda item: (-costs[item], item)) for hand in hands]
+
+
+def _exchange(hands: list[list[int]], costs: Sequence[float]) -> None:
+    sums = [sum(costs[item] for item in hand) for hand in hands]
+    enough = _EVEN * sum(sums) / len(hands)
+    for _ in range(_SWEEPS):
+        order = sorted(range(len(hands)), key=lambda rank: (-sums[rank], rank))
+        before = sums[order[0]]
+        for rank, other in zip(order[: len(order) // 2], reversed(order), strict=False):
+            if (
+                sums[rank] <= enough
+                or (pair := best_exchange(hands[rank], hands[other], costs, sums[rank] - sums[other])) is None
+            ):
+                continue
+            given, taken = pair
+            hands[rank].remove(given)
+            hands[other].remove(taken)
+            hands[rank].append(taken)
+            hands[other].append(given)
+            moved = costs[given] - costs[taken]
+            sums[rank], sums[other] = sums[rank] - moved, sums[other] + moved
+        if max(sums) >= before:
+            return
+
+
+def best_exchange(
+    mine: Sequence[int], others: Sequence[int], costs: Sequence[float], gap: float
+) -> tuple[int, int] | None:
+    """One of `mine` and one of `others` that bring two loads closest to each other, which are `gap` apart."""
+    cheap = sorted(others, key=lambda item: (costs[item], item))
+    own = [costs[item] for item in cheap]
+    best, found = gap / 2, None
+    for item in mine:
+        place = bisect.bisect_left(own, costs[item] - gap / 2)
+        for near in (place - 1, place):
+            if 0 <= near < len(own) and (off := abs(costs[item] - own[near] - gap / 2)) < best:
+                best, found = off, (item, cheap[near])
+    return found
 
 
 def cut_shares(
@@ -79,18 +139,29 @@ def cut_shares(
     return cuts
 
 
-def layout(costs: Sequence[int], *, ranks: int, rows_per_micro_batch: int | None) -> list[int | None]:
+def layout(costs: Sequence[float], *, ranks: int, rows_per_micro_batch: int | None) -> list[int | None]:
     """The rows in the order in which verl deals them out: one contiguous block per rank, all of one size.
 
-    costs: tokens of each row. rows_per_micro_batch: verl's fixed micro-batch; None with a token budget, which verl
-    fills itself. None in the result is a filler row.
+    costs: of each row. rows_per_micro_batch: verl's fixed micro-batch, of which the ranks run one each at a time: those
+    of one turn cost about the same, and so do the ranks' sums; None with a token budget, which verl fills itself: the
+    sums alone. None in the result is a filler row.
     """
-    micro = rows_per_micro_batch or 1
-    order: list[int | None] = []
-    for hand in partition(costs, ranks=ranks, completions_per_device=micro):
-        for rows in hand:
-            order += [*rows, *[None] * (micro - len(rows))]
-    return order
+    if rows_per_micro_batch is None:
+        hands = deal(costs, ranks)
+        size = max(map(len, hands))
+        return [row for hand in hands for row in (*hand, *[None] * (size - len(hand)))]
+    blocks: list[list[int | None]] = [[] for _ in range(ranks)]
+    loads = [0.0] * ranks
+    dearest_first = sorted(range(len(costs)), key=lambda row: (-costs[row], row))
+    for start in range(0, len(costs), ranks * rows_per_micro_batch):
+        turn = dearest_first[start : start + ranks * rows_per_micro_batch]
+        parts = [[turn[place] for place in hand] for hand in deal([costs[row] for row in turn], ranks)]
+        spent = {rank: sum(costs[row] for row in part) for rank, part in enumerate(parts)}
+        least_first = sorted(range(ranks), key=loads.__getitem__)
+        for rank, part in zip(least_first, sorted(spent, key=lambda part: -spent[part]), strict=True):
+            blocks[rank] += [*parts[part], *[None] * (rows_per_micro_batch - len(parts[part]))]
+            loads[rank] += spent[part]
+    return [row for block in blocks for row in block]
 
 
 def fillers(order: Sequence[int | None]) -> int:

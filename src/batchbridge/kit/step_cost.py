@@ -7,9 +7,9 @@ long as its slowest rank. So the ranks' micro-batches of one turn are made to co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batchbridge.meaning.micro_batches import Length, MicroBatches, partition_by_tokens
 
@@ -29,9 +29,17 @@ class StepCost:
     pair: float = 0.0
 
     @classmethod
-    def assumed(cls, hidden_size: int | None = None) -> StepCost:
-        """The cost by a published count of operations, attention as in `with_attention`; None: attention is cheap."""
-        return cls(pair=1 / (6 * hidden_size) if hidden_size else 0.0)
+    def of_model(cls, config: Mapping[str, Any] | None) -> StepCost:
+        """The cost by the operations that a model's `config.json` tells of; every token costs the same without one, and
+        where it lacks a size.
+
+        A token takes two operations for each weight of a matrix forward and four backward; of the experts that a router
+        chooses from, those that it chooses. A pair takes two for each component of all heads in each of attention's
+        products, two forward and five backward, and a causal kernel computes half of the pairs. Source: Dao 2023,
+        arXiv:2307.08691, section 4.1.
+        """
+        weights, attention = _matrices(config or {})
+        return cls(pair=7 * attention / (6 * weights) if weights else 0.0)
 
     def of_sequence(self, tokens: int) -> float:
         """The cost of a sequence of so many tokens, beside that of its micro-batch."""
@@ -46,6 +54,24 @@ class StepCost:
             return self.micro_batch + sum(self.of_sequence(length.tokens) for length in lengths)
         width = max((one.prompt for one in lengths), default=0) + max((one.response for one in lengths), default=0)
         return self.micro_batch + len(lengths) * self.of_sequence(width)
+
+
+def _matrices(config: Mapping[str, Any]) -> tuple[float, float]:
+    """Weights of the matrices that a token passes, the embedding left out, and components of all layers' heads."""
+
+    def size(*names: str, other: int = 0) -> int:
+        return next((int(config[name]) for name in names if isinstance(config.get(name), int)), other)
+
+    hidden, layers = size("hidden_size", "n_embd"), size("num_hidden_layers", "n_layer")
+    heads = size("num_attention_heads", "n_head", other=1)
+    width = heads * size("head_dim", other=hidden // heads)
+    shared = width * size("num_key_value_heads", other=heads) // heads
+    dense = size("intermediate_size", "n_inner", other=4 * hidden)
+    experts = size("num_experts_per_tok") * size("moe_intermediate_size", other=dense)
+    gated = 2 if "n_embd" in config else 3
+    feeding = gated * (experts + size("shared_expert_intermediate_size") if experts else dense)
+    weights = layers * hidden * (2 * width + 2 * shared + feeding) + hidden * size("vocab_size")
+    return float(weights), float(layers * width)
 
 
 def step_cost(

@@ -1,14 +1,15 @@
 """The process of a trainer that trains in other processes: which rows every optimizer step gets, and where they run.
 
-One call of the native update per planned optimizer step; rows are placed by token counts, with filler rows where the
+One call of the native update per planned optimizer step; rows are placed by what they cost, with filler rows where the
 framework's own splits need them. Knows no framework: an adapter's driver says how many ranks there are, and what its
 micro-batches take.
 """
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,9 +17,11 @@ from typing import Any, ClassVar
 from batchbridge.contract.attachment import Request
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit import checkpoints, new_start
+from batchbridge.kit.model_files import text_config
 from batchbridge.kit.producers import HeldAdvantages, ProducerSettings
 from batchbridge.kit.ranks import fillers, layout, steps_of_rollout
 from batchbridge.kit.row_digests import RowDigests
+from batchbridge.kit.step_cost import StepCost
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.meaning.plan import StepPlan
 
@@ -64,6 +67,20 @@ class StepDriver(ABC):
         return self.ranks
 
     @property
+    def model(self) -> str | None:
+        """The name of the model that is trained: a folder, or the hub's; None: not known."""
+        return None
+
+    @functools.cached_property
+    def cost(self) -> StepCost:
+        """The cost of the model's rows, by which ranks are balanced; every token costs the same where no `config.json`
+        of it is at hand."""
+        return StepCost.of_model(text_config(self.model))
+
+    def _costs(self, tokens: Iterable[int]) -> list[float]:
+        return [self.cost.of_sequence(count) for count in tokens]
+
+    @property
     @abstractmethod
     def rows_per_micro_batch(self) -> int | None:
         """The framework's fixed micro-batch in training; None with a token budget."""
@@ -97,7 +114,9 @@ class StepDriver(ABC):
         group = self.plan.completions_per_prompt
         members = [divmod(position, group) for position in step.positions]
         order = layout(
-            [rows.costs[member] for member in members], ranks=self.ranks, rows_per_micro_batch=self.rows_per_micro_batch
+            self._costs(rows.costs[member] for member in members),
+            ranks=self.ranks,
+            rows_per_micro_batch=self.rows_per_micro_batch,
         )
         return [None if place is None else members[place] for place in order]
 
@@ -107,7 +126,9 @@ class StepDriver(ABC):
             (sum(row is None for row in self.step_rows(step, rows)) for step in self.steps_of(rows.index)), default=0
         )
         multiple = self.ranks * (self.forward_rows or 1)
-        whole = fillers(layout(list(rows.costs.values()), ranks=self.ranks, rows_per_micro_batch=self.forward_rows))
+        whole = fillers(
+            layout(self._costs(rows.costs.values()), ranks=self.ranks, rows_per_micro_batch=self.forward_rows)
+        )
         while whole < steps:
             whole += multiple
         return whole
@@ -117,7 +138,7 @@ class StepDriver(ABC):
         members = list(rows.costs)
         blocks: list[list[tuple[int, int] | None]] = [[] for _ in range(self.ranks)]
         size = (len(members) + filler_count) // self.ranks
-        dealt = layout(list(rows.costs.values()), ranks=self.ranks, rows_per_micro_batch=None)
+        dealt = layout(self._costs(rows.costs.values()), ranks=self.ranks, rows_per_micro_batch=None)
         share = len(dealt) // self.ranks
         for rank, block in enumerate(blocks):
             block += [members[place] for place in dealt[rank * share : (rank + 1) * share] if place is not None]

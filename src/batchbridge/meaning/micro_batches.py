@@ -61,15 +61,6 @@ def linear(tokens: int) -> float:
     return float(tokens)
 
 
-def with_attention(hidden_size: int) -> Callable[[int], float]:
-    """The cost of a completion in units of one token's dense layers, attention included: n + n^2 / (6 hidden_size).
-
-    A transformer layer's dense part takes about 24 h^2 floating-point operations per token, attention 4 h n; the
-    embedding is left out. Source: Narayanan et al. 2021, arXiv:2104.04473, section 5.1 (per layer, forward).
-    """
-    return lambda tokens: tokens + tokens * tokens / (6 * hidden_size)
-
-
 def partition_by_tokens(
     lengths: Sequence[Length],
     *,

@@ -118,7 +118,7 @@ def test_rows_are_whole_micro_batches_of_a_replica_and_whole_for_its_ranks() -> 
     actor.dynamic_batching = True
     assert (driver.rows_per_micro_batch, driver.forward_rows) == (2, 2)
     actor.ulysses_size = 1
-    assert (driver.ranks, driver.rows_per_micro_batch, driver.forward_rows) == (4, 1, 1)
+    assert (driver.ranks, driver.rows_per_micro_batch, driver.forward_rows) == (4, None, None)
 
 
 def test_an_adaptive_kl_coefficient_is_refused() -> None:

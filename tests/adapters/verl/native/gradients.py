@@ -171,7 +171,7 @@ class Bench(Steps):
         order = layout(costs, ranks=self.ranks, rows_per_micro_batch=fixed)
         if self.padding != "padded":
             numbered = [(member[2], row) for row, member in enumerate(members)]
-            dealt = together(numbered, self.ranks, multiple=fixed or 1)
+            dealt = together(numbered, self.ranks, multiple=fixed or 1, costs=costs)
             order = [None if one is None else one[1] for one in dealt]
         size = len(order) // self.ranks
         mine = order[self.rank * size : (self.rank + 1) * size]
