@@ -1,27 +1,11 @@
-"""The learning-rate schedule of an enforced run: when it moves, and over how many ticks.
+"""The learning-rate schedule of an enforced run: over how many ticks it goes.
 
-Its own file: the only code that moves a learning rate; tests change it alone.
+Its own file: the only code that makes a schedule; tests change it alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-
-class TickedSchedule:
-    """A learning-rate schedule that moves when `due` says so."""
-
-    def __init__(self, native: Any, due: Callable[[], bool]) -> None:
-        self._native, self._due = native, due
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._native, name)
-
-    def step(self) -> None:
-        """The native clock's step, which EasyR1 itself calls after every call of `update_policy`."""
-        if self._due():
-            self._native.step()
 
 
 def schedule_of(optim: Any, optimizer: Any, ticks: int) -> Any:

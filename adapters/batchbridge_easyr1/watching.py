@@ -8,22 +8,17 @@ Source: EasyR1 0.3.2 to 0.3.3.dev0 workers/actor/dp_actor.py; torch 2.13.0 distr
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from batchbridge import LostGradient
 from batchbridge.kit import Objective, Surrogate, clip_bounds
-from batchbridge.kit.gradient_sketches import sketches_of
-from batchbridge.kit.measuring import Measured, Rows, Tap
-from batchbridge.kit.model_inputs import HeldModelInputs, SeenModelInputs
-from batchbridge.kit.patches import Patches
-from batchbridge.kit.probing import ProbeBatch
-from batchbridge.kit.step_probe import MEASURED, StepProbe
-from batchbridge.kit.workers import TrainedRow, read_places
+from batchbridge.kit.measuring import Rows
+from batchbridge.kit.model_inputs import HeldModelInputs
+from batchbridge.kit.step_probe import MEASURED
+from batchbridge.kit.update_probe import UpdateProbe
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "responses")
 """Columns that a model is run on, or that its log-probabilities are of."""
@@ -68,101 +63,30 @@ class EasyR1StepInputs:
         )
 
 
-class EasyR1StepProbe(StepProbe):
-    """The measuring of one actor's optimizer steps. objective: what its loss computes. ranks: FSDP averages over.
-    replicas: the ranks of each have the same rows, and the same gradient at their log-probabilities."""
+class EasyR1StepProbe(UpdateProbe):
+    """The measuring of one actor's optimizer steps. EasyR1 multiplies a loss with all ranks, over tokens that it counts
+    once for each rank of a replica."""
 
-    def __init__(self, actor: Any, objective: Objective, *, ranks: int, replicas: int, patches: Patches) -> None:
-        self._actor, self._ranks, self._replicas = actor, ranks, replicas
-        super().__init__(objective, patches)
-        self._given: EasyR1StepInputs | None = None
-        self._places: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
-        self._parts: list[Sequence[int]] = []
-        self._moved = False
-        self._run_on = SeenModelInputs()
-        self._leaves: list[tuple[Tap, ProbeBatch]] = []
-        module, hooked = actor.actor_module, "log-probabilities hooked"
-        self._native_forward = patches.read(actor, "_forward_micro_batch", self._forward, what=hooked, why=MEASURED)
-        self._native_clip = patches.read(module, "clip_grad_norm_", self._clip, what="recorded", why=MEASURED)
-        self.watch_gradients(lambda: sketches_of(module))
+    _given: EasyR1StepInputs | None
 
-    def surrogates(self) -> Mapping[str, Surrogate]:
-        """EasyR1's own, of the actor's settings."""
-        return surrogates(self._actor.config, self.objective)
-
-    # ---- log-probabilities
-
-    def expect(self, given: EasyR1StepInputs | None, places: Callable[[int, int], Sequence[int]]) -> None:
-        """The announcement of the rows that micro-batches are of from now on; None: nothing is expected. places: the
-        rows of a micro-batch, by its number in the optimizer step and its number of rows."""
-        self._given, self._places = given, places
-        self.drop()
-
-    def _forward(self, micro_batch: Any, *arguments: Any, **options: Any) -> Any:
-        if self._leaves:
-            tap, made = self._leaves.pop(0)
-            return tap.leaf(made.logprobs, made.rows)
-        if self._given is not None and torch.is_grad_enabled():
-            given = self._given.model_inputs
-            self._observation.read(lambda: self._hold_inputs(given, micro_batch, *arguments, **options))
-        result = self._native_forward(micro_batch, *arguments, **options)
-        if self._given is not None and result.requires_grad:
-            places = self._places(len(self._parts), len(result))
-            if len(places) == len(result) and result.shape[1] == self._given.mask.shape[1]:
-                self._tap.watch(result, self._given.rows(places))
-                self._parts.append(places)
-            else:
-                self._moved = True
-        return result
-
-    def _hold_inputs(self, given: HeldModelInputs, micro_batch: Any, temperature: float) -> None:
-        """Compares what the model is about to be run on; before it is, since it may change that."""
-        rows = len(micro_batch["input_ids"])
-        places = self._places(len(self._parts), rows)
-        if len(places) == rows:  # else the step departs anyway
-            self._run_on.compare(given, places, micro_batch, temperature)
-
-    def leaves(self, tap: Tap, made: Sequence[ProbeBatch]) -> None:
-        """The next forward passes are none: their log-probabilities are the probe's."""
-        self._leaves = [(tap, one) for one in made]
-
-    # ---- between backward and the optimizer
+    def hook_clipping(self) -> None:
+        """The hook on FSDP1's clipping, a method of the module."""
+        module = self._actor.actor_module
+        self._native_clip = self._patches.read(module, "clip_grad_norm_", self._clip, what="recorded", why=MEASURED)
 
     def _clip(self, max_norm: Any, *arguments: Any, **options: Any) -> Any:
         norm = self._native_clip(max_norm, *arguments, **options)
         self.clipped(norm, max_norm)
         return norm
 
-    def look(self, rows: Sequence[TrainedRow | None], first: int) -> list[str]:
-        """Reads off what every row of the optimizer step weighed. Returns what this rank has against it. Collective.
+    def rows_at(self, places: Sequence[int], logprobs: torch.Tensor) -> Rows:
+        """The rows at `places`, of the batch in hand."""
+        assert self._given is not None, "asked for while a step runs"
+        return self._given.rows(places)
 
-        rows: of the step; None is a filler. first: the first one's place in the batch.
-        """
-        parts, self._parts = self._parts, []
-        moved, self._moved = self._moved, False
-        objections = self._run_on.objections({row.index: row.named for row in rows if row is not None})
-        for row in rows:
-            if row is not None:
-                row.measured(Measured(math.nan, 0.0))
-        try:
-            # EasyR1 multiplies a loss with all ranks, over tokens that it counts once for each rank of a replica.
-            seen = self._tap.take(scale=self._replicas)
-            if moved:
-                raise ValueError("other shapes than the step has")
-            by_place = dict(enumerate(rows, start=first))
-            objections += read_places(by_place, parts, seen)
-        except LostGradient as error:
-            objections.append(str(error))
-        except ValueError:
-            objections.append("the loss did not take the rows of log-probabilities that the step has")
-        return objections + self.gradient_objections(1 / self._ranks, self._actor.actor_optimizer)
-
-    def drop(self) -> None:
-        """Forgets what was seen since the last `look`."""
-        super().drop()
-        self._parts.clear()
-        self._run_on.drop()
-        self._moved = False
+    def surrogates(self) -> Mapping[str, Surrogate]:
+        """EasyR1's own, of the actor's settings."""
+        return surrogates(self._actor.config, self.objective)
 
 
 def surrogates(config: Any, objective: Objective) -> dict[str, Surrogate]:

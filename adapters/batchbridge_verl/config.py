@@ -65,8 +65,11 @@ class VerlAdapter(PackagedAdapter):
     fills_places: ClassVar[bool] = True
 
     def never_wrapped(self, reading: Reading) -> bool:
-        """Whether legacy workers train: see `Adapter.never_wrapped`."""
-        return isinstance(reading, RunReading) and reading.run is not None and reading.run.legacy
+        """Whether legacy workers train that no plan is proven on: see `Adapter.never_wrapped`."""
+        run = reading.run if isinstance(reading, RunReading) else None
+        if run is None or not run.legacy:
+            return False
+        return run.engine != "fsdp" or not tables.holds(self.enforced_versions, run.version)
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source, see `FramedAdapter.read`."""

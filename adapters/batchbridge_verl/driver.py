@@ -33,6 +33,7 @@ from batchbridge.kit.ranks import deal
 from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
+from batchbridge_verl.refusals import run_of
 from batchbridge_verl.settings import holds
 from batchbridge_verl.terms import AGGREGATIONS
 
@@ -51,6 +52,8 @@ class VerlDriver(StepDriver):
         self.trainer, self._config = trainer, trainer.config
         self.actor = trainer.config.actor_rollout_ref.actor
         super().__init__(request, orders)
+        self.legacy = run_of(request).legacy
+        """Whether legacy workers train, whose batches are of another form."""
         self.critic: VerlCriticDriver | None = None
         """The driver of the critic's optimizer steps, over the same rollouts; None without one."""
         self._trained: int | None = None
@@ -147,7 +150,11 @@ class VerlDriver(StepDriver):
     @property
     def rows_per_micro_batch(self) -> int | None:
         """verl's fixed micro-batch in training; None with a token budget."""
-        return None if self.actor.use_dynamic_bsz else int(self.actor.ppo_micro_batch_size_per_gpu)
+        if self.actor.use_dynamic_bsz:
+            return None
+        # Legacy workers read the deprecated size over all ranks before the other one.
+        of_all = getattr(self.actor, "ppo_micro_batch_size", None) if self.legacy else None
+        return int(self.actor.ppo_micro_batch_size_per_gpu if of_all is None else of_all // self.ranks)
 
     @property
     def forward_rows(self) -> int | None:
@@ -336,12 +343,14 @@ def install_everywhere(
 
 def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
     """Orders in a Ray actor of the worker group: `orders` installed, or with None removed."""
-    from batchbridge_verl.engine import install, remove
+    from batchbridge_verl import engine
 
-    if orders is None:
-        remove(_actor_of(worker))
-        return None
-    return install(_actor_of(worker), orders, _references_of(worker))
+    actor = _actor_of(worker)
+    if _is_legacy(actor):
+        from batchbridge_verl import legacy
+
+        return legacy.remove(actor) if orders is None else legacy.install(actor, orders)
+    return engine.remove(actor) if orders is None else engine.install(actor, orders, _references_of(worker))
 
 
 def _probed(worker: Any) -> None:
@@ -389,9 +398,15 @@ def _references_of(worker: Any) -> list[Any]:
 
 
 def _actor_of(worker: Any) -> Any:
-    """The `TrainingWorker` in a process that trains."""
+    """The object in a process that trains which has the layer: a `TrainingWorker`; a legacy worker, which has the
+    actor, its optimizer and its schedule."""
     held = _held_by(worker)
-    actors = [inner.actor for inner in held.values() if getattr(inner, "actor", None) is not None]
-    if len(actors) != 1:
-        raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})
-    return actors[0]
+    found = [inner for inner in held.values() if getattr(inner, "actor", None) is not None]
+    if len(found) != 1:
+        raise CannotAttach({"actor": f"{len(found)} actors in one training worker ({', '.join(held)})"})
+    return found[0] if _is_legacy(found[0]) else found[0].actor
+
+
+def _is_legacy(inner: Any) -> bool:
+    """Whether a worker is one of the legacy ones. Source: verl 0.4.0 to 0.7.1 workers/fsdp_workers.py."""
+    return any(base.__module__ == "verl.workers.fsdp_workers" for base in type(inner).__mro__)

@@ -23,6 +23,7 @@ from batchbridge_verl.apart import SeparateEngines, is_one_step_off, number_data
 from batchbridge_verl.columns import CARRIED, column, told_by_keys
 from batchbridge_verl.driver import install_everywhere, read_by_producers
 from batchbridge_verl.queued import QueuedTrainer, is_fully_async
+from batchbridge_verl.refusals import run_of
 
 
 class VerlObserver(RolloutObserver):
@@ -31,6 +32,7 @@ class VerlObserver(RolloutObserver):
     def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
         super().__init__(request, orders, lambda: read_by_producers(trainer.config))
         self._trainer, self._patches = trainer, patches
+        self._legacy = run_of(request).legacy
         self._computed: ComputedRows | None = None
         if is_fully_async(trainer):
             self.receipts = QueuedTrainer(trainer, orders, patches).receipts
@@ -63,7 +65,8 @@ class VerlObserver(RolloutObserver):
             self._apart.arrive()
         if self._computed is not None and self._held is not None:
             group, what = trainer.actor_rollout_wg, "digests of what its rows carry ride with it"
-            update = self._update(self._computed, self._held, group.update_actor)
+            telling = self._update_padded if self._legacy else self._update
+            update = telling(self._computed, self._held, group.update_actor)
             self._patches.set(group, "update_actor", update, what=what, why="inputs of the step")
         if not hasattr(trainer, "_fetch_one_gen_batch"):
             manager = trainer.async_rollout_manager
@@ -111,6 +114,19 @@ class VerlObserver(RolloutObserver):
             digests = hold_sent(computed, held, batch, *marks, self._next_step)
             tu.assign_non_tensor(batch, **{ROW_DIGESTS: digests})
             return native(batch)
+
+        return update_actor
+
+    def _update_padded(self, computed: ComputedRows, held: HeldAdvantages, native: Any) -> Any:
+        """The update of legacy workers, whose batches are a `DataProto`."""
+
+        def update_actor(batch: Any) -> Any:
+            marks = batch.non_tensor_batch[POSITION], batch.non_tensor_batch[SAMPLE]
+            batch.meta_info[ROW_DIGESTS] = hold_sent(computed, held, batch.batch, *marks, self._next_step)
+            try:
+                return native(batch)
+            finally:
+                del batch.meta_info[ROW_DIGESTS]
 
         return update_actor
 

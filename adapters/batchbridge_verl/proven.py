@@ -103,6 +103,14 @@ CODE = Code(
                         *("_postprocess_output", "infer_batch", "set_loss_fn", "train_batch", "train_mini_batch"),
                     ),
                 ),
+                "workers/fsdp_workers.py": methods(
+                    "ActorRolloutRefWorker",
+                    *("__init__", "_build_model_optimizer", "compute_log_prob", "compute_ref_log_prob", "init_model"),
+                    *("load_checkpoint", "save_checkpoint", "update_actor"),
+                ),
+                "workers/actor/dp_actor.py": methods(
+                    "DataParallelPPOActor", "__init__", "_optimizer_step", "compute_log_prob", "update_policy"
+                ),
                 "workers/engine/base.py": ("BaseEngine.train_batch",),
                 "workers/engine/fsdp/transformer_impl.py": methods(
                     "FSDPEngine",
@@ -113,6 +121,7 @@ CODE = Code(
             },
             loss={
                 "workers/utils/losses.py": ("ppo_loss", "value_loss"),
+                "workers/actor/dp_actor.py": ("DataParallelPPOActor._forward_micro_batch",),
                 "workers/engine/fsdp/transformer_impl.py": (
                     *methods("FSDPEngineWithLMHead", "forward_step", "prepare_model_inputs", "prepare_model_outputs"),
                     *methods("FSDPEngineWithValueHead", "prepare_model_outputs"),

@@ -79,12 +79,14 @@ def _main_ppo_sync(request: Request) -> bool:
 
 @REFUSALS.row(
     "legacy_workers",
-    "verl 0.7.1 trains on its legacy workers (dp_actor, megatron_actor) unless it is told otherwise; their loss "
-    "divides by each micro-batch's own counts, and BatchBridge works with engine workers alone",
+    "of verl's legacy workers proven are the policy's steps of dp_actor, each row by itself: Megatron's have a loop of "
+    "their own, and actor.use_prefix_grouper computes rows of a prompt together",
     remedy="trainer.use_legacy_worker_impl=disable, or verl 0.8.0 or later",
 )
 def _legacy_workers(request: Request) -> bool:
-    return run_of(request).legacy
+    run = run_of(request)
+    together = holds(">=0.7.1", run.version) and run[f"{ACTOR}use_prefix_grouper"]
+    return run.legacy and (run.engine != "fsdp" or bool(together))
 
 
 @REFUSALS.row(
@@ -103,13 +105,13 @@ def _padded_rows(request: Request) -> bool:
 
 @REFUSALS.row(
     "earlier_release",
-    "of verl 0.7.1 proven are the policy's steps on the FSDP engine, each row on one device: a critic, and rows that "
-    "ranks share (Ulysses), are not",
+    "before verl 0.8.0 proven are the policy's steps under FSDP, each row on one device: a critic, and rows that ranks "
+    "share (Ulysses), are not",
     remedy="algorithm.adv_estimator=grpo without a critic, and sequence parallel sizes of 1; or verl 0.8.0 or later",
 )
 def _earlier_release(request: Request) -> bool:
     run = run_of(request)
-    return holds("<0.8.0", run.version) and not run.legacy and (run.critic or run.parallel[2] > 1)
+    return holds("<0.8.0", run.version) and (run.critic or run.parallel[2] > 1)
 
 
 @REFUSALS.row(

@@ -66,7 +66,7 @@ class VerlTrainerV0:
         self._patches.set(
             trainer.actor_rollout_wg,
             "update_actor",
-            self._update(trainer.actor_rollout_wg.update_actor),
+            (self._update_padded if self._driver.legacy else self._update)(trainer.actor_rollout_wg.update_actor),
             what="one call per planned optimizer step",
             why="membership of the plan",
         )
@@ -161,6 +161,29 @@ class VerlTrainerV0:
 
         return update_actor
 
+    def _update_padded(self, native: Any) -> Any:
+        """The update of legacy workers, whose batches are a `DataProto` of padded rows."""
+
+        def update_actor(batch: Any) -> Any:
+            from verl import DataProto
+
+            rows, marks = self._rows, [batch.non_tensor_batch[name] for name in (POSITION, SAMPLE)]
+            assert rows is not None, "rows are identified before they are trained on"
+            self._computed.require(batch.batch, marks[0], marks[1], self._driver.generated_at(rows.index))
+            rewrite_advantages(batch.batch, rows, self._driver)
+            self._driver.digests = told_by_batch(batch.batch, CARRIED, *marks)
+            rows.fillers = [None] * self._driver.fillers_needed(rows)
+
+            def send(places: list[int | None], values: dict[str, Any]) -> Any:
+                part = selected_padded(batch, places)
+                lengths = part.batch["attention_mask"].sum(-1).tolist()
+                part.meta_info = {**batch.meta_info, **values, "global_token_num": lengths}
+                return native(part).meta_info["metrics"]
+
+            return DataProto(meta_info={"metrics": self._driver.train(rows.index, rows, send)})
+
+        return update_actor
+
     def _update_critic(self, critic: VerlCriticDriver, native: Any) -> Any:
         def train_mini_batch(batch: Any) -> ReadyResult:
             from verl.utils import tensordict_utils as tu
@@ -204,6 +227,16 @@ def selected(batch: Any, places: list[int | None]) -> Any:
     own = column(part, POSITION)
     marks = [-1 if place is None else int(value) for place, value in zip(places, own, strict=True)]
     tu.assign_non_tensor_stack(part, POSITION, marks)
+    return part
+
+
+def selected_padded(batch: Any, places: list[int | None]) -> Any:
+    """The rows of a `DataProto` at `places`, in this order; None is a filler, as in `selected`."""
+    part = batch[[0 if place is None else place for place in places]]
+    spare = [row for row, place in enumerate(places) if place is None]
+    for name in ("response_mask", "advantages"):
+        part.batch[name][spare] = 0
+    part.non_tensor_batch[POSITION][spare] = -1
     return part
 
 

@@ -72,10 +72,11 @@ class VerlStepInputs:
         mask: str = "loss_mask",
         teacher: TeacherRows | None = None,
         temperature: float | None = None,
+        model_inputs: Sequence[str] = MODEL_INPUTS,
     ) -> VerlStepInputs:
         """The values that a batch gives. data: a batch as the trainer sends it. detached: ratios are over the current
         policy. penalised: a KL term is in the loss. mask: the column that says which tokens are trained. temperature:
-        see `HeldModelInputs`."""
+        see `HeldModelInputs`. model_inputs: columns that a model is run on."""
 
         def column(name: str) -> torch.Tensor:
             values: torch.Tensor = data[name]
@@ -91,7 +92,7 @@ class VerlStepInputs:
             column("rollout_is_weights") if corrected else None,
             None if kl_share is None else torch.tensor(kl_share, dtype=torch.float64)[:, None],
             teacher,
-            HeldModelInputs.of(data, MODEL_INPUTS, temperature),
+            HeldModelInputs.of(data, model_inputs, temperature),
         )
 
     def rows(self, places: Sequence[int], current: torch.Tensor, *, bounded: bool) -> Rows:
@@ -270,22 +271,24 @@ class VerlStepProbe(StepProbe):
     # ---- between backward and the optimizer
 
     def _hook_clipping(self, patches: Patches) -> None:
-        """Has the engine's clipping tell what it multiplied the gradients with: FSDP1's is a method of the module,
-        FSDP2's a function of verl's."""
-        module = self._engine.module
-        owner, name = module, "clip_grad_norm_"
-        if not hasattr(module, name):
-            owner, name = (
-                sys.modules[_defining(type(self._engine), "optimizer_step").__module__],
-                "fsdp2_clip_grad_norm_",
-            )
+        """Has the engine's clipping tell what it multiplied the gradients with."""
+        home = _defining(type(self._engine), "optimizer_step").__module__
+        hook_clipping(self, self._engine.module, home, lambda: self._engine.optimizer_config.clip_grad, patches)
 
-        def clip(*arguments: Any, **options: Any) -> Any:
-            norm = native(*arguments, **options)
-            self.clipped(norm, self._engine.optimizer_config.clip_grad)
-            return norm
 
-        native = patches.read(owner, name, clip, what="its factor is recorded", why=MEASURED, exchanges=True)
+def hook_clipping(watch: StepProbe, module: Any, home: str, limit: Callable[[], Any], patches: Patches) -> None:
+    """Has clipping tell what it multiplied the gradients with: FSDP1's is a method of the module, FSDP2's a function of
+    verl's. home: the name of the Python module that calls it; limit: gives the bound of the norm."""
+    owner, name = module, "clip_grad_norm_"
+    if not hasattr(module, name):
+        owner, name = sys.modules[home], "fsdp2_clip_grad_norm_"
+
+    def clip(*arguments: Any, **options: Any) -> Any:
+        norm = native(*arguments, **options)
+        watch.clipped(norm, limit())
+        return norm
+
+    native = patches.read(owner, name, clip, what="its factor is recorded", why=MEASURED, exchanges=True)
 
 
 def _defining(kind: type, name: str) -> type:

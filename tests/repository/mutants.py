@@ -158,6 +158,7 @@ _CORE = (
         "range(0, size - prompts, prompts)",
         "tests/adapters/easyr1/upstream_values -k order",
     ),
+    ("kit/ticked_schedule", "if self._due():", "if True:", "tests/adapters/easyr1/test_runtime_easyr1.py"),
     ("kit/schedules", "{rate / peak:", "{1.5 * rate / peak:", "tests/core/test_schedules.py"),
     (
         "meaning/prompt_digest",
@@ -270,6 +271,8 @@ _OF_TORCH = (
     ),
     ("kit/worker_layer", "step != self._last + 1:", "step > self._last + 1:", _LAYER),
     ("kit/replicas", "            drift = error\n", "            pass\n", _LAYER),
+    ("kit/update_layer", "with self._watch.differentiating(), self.updating", "with self.updating", _LAYER),
+    ("kit/update_probe", "self._tap.take(scale=self._scale)", "self._tap.take(scale=1.5 * self._scale)", _LAYER),
     (
         "kit/gradient_sketches",
         "apart > bar or factor > bar * share",

@@ -427,14 +427,14 @@ EASYR1: Mapping[str, Rows] = {
         ),
         (
             "engine",
-            "with self._one_step(len(data)), self._watch.differentiating():",
-            "with self._one_step(len(data)):",
+            "scale=replicas, patches=self._patches",
+            "scale=1.5 * replicas, patches=self._patches",
             f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
         ),
         (
             "watching",
-            "self._tap.take(scale=self._replicas)",
-            "self._tap.take(scale=1.5 * self._replicas)",
+            "return self._given.rows(places)",
+            "return self._given.rows([*places][::-1])",
             f"{_EZR}/upstream_values/native/test_engine_easyr1.py",
         ),
     ),

@@ -21,7 +21,7 @@ ACTING = {
         *("new_start", "optimizer_groups", "own_terms", "producers", "row_digests"),
         *("gradient_origins", "gradient_sketches", "replicas", "schedules", "step_cost", "step_driver", "step_probe"),
         *("token_budgets",),
-        *("torch_random", "worker_layer", "workers"),
+        *("ticked_schedule", "torch_random", "update_layer", "update_probe", "worker_layer", "workers"),
     ),
 }
 """Folder of the core -> its modules that decide what a run trains."""

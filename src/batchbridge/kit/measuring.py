@@ -111,14 +111,14 @@ class Tap:
             loss.register_hook(self._hook(seen.arrive_at_loss))
 
     @contextlib.contextmanager
-    def differentiating(self) -> Iterator[None]:
+    def differentiating(self, beside: Callable[[], torch.Tensor | float | None] = lambda: 0.0) -> Iterator[None]:
         """The span in which a framework differentiates its losses where nobody else can reach them: what it calls
-        `backward` of is taken as `returned`."""
+        `backward` of is taken as `returned`. beside: gives that of the micro-batch which was watched last."""
         native = torch.autograd.backward
 
         def backward(tensors: Any, grad_tensors: Any = None, *given: Any, **options: Any) -> Any:
             if isinstance(tensors, torch.Tensor) and not tensors.dim() and grad_tensors is None:
-                self.returned(tensors)
+                self.returned(tensors, beside=beside())
             return native(tensors, grad_tensors, *given, **options)
 
         with temporarily(torch.autograd, backward=backward):

@@ -14,11 +14,11 @@ from batchbridge.errors import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SEED, PlannedLoader
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import reasons_against
+from batchbridge.kit.ticked_schedule import TickedSchedule
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import MicroBatch, Spec
 from batchbridge.reading.read import read
 from batchbridge_easyr1 import refusals, runtime, sampling
-from batchbridge_easyr1.clock import TickedSchedule
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader, EasyR1Driver
 

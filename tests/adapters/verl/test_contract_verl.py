@@ -138,7 +138,7 @@ ENGINE_WORKERS = {"trainer.use_legacy_worker_impl": "disable"}
 REFUSED_CASES = {
     **{name: valid(name, values) for name, values in REFUSED.items()},
     "release": valid("release", FILTER, version="0.9.0"),
-    "legacy_workers": valid("legacy_workers", {}, version="0.7.1"),
+    "legacy_workers": valid("legacy_workers", {f"{ACTOR}use_prefix_grouper": True}, version="0.7.1"),
     "padded_rows": valid(
         "padded_rows", {**ENGINE_WORKERS, "actor_rollout_ref.model.use_remove_padding": False}, version="0.7.1"
     ),

@@ -366,9 +366,10 @@ SILENT = "actor_rollout_ref.rollout.calculate_log_probs=False"
 KL = {"objective.kl_coefficient": 0.1, "objective.kl_placement": "loss", "objective.kl_estimator": "k3"}
 GAE = ("algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=2")
 ENGINE_WORKERS = "trainer.use_legacy_worker_impl=disable"
+GROUPER = "actor_rollout_ref.actor.use_prefix_grouper=True"
 PADDED = "actor_rollout_ref.model.use_remove_padding=False"
 ASKED = {
-    "legacy_workers": Asked(version="0.7.1", trainer=V0_TRAINER),
+    "legacy_workers": Asked((GROUPER,), version="0.7.1", trainer=V0_TRAINER),
     "padded_rows": Asked((ENGINE_WORKERS, PADDED), version="0.7.1", trainer=V0_TRAINER),
     "earlier_release": Asked((ENGINE_WORKERS, *GAE), version="0.7.1", trainer=V0_TRAINER),
     "one_step_off": Asked(program="verl.experimental.one_step_off_policy.main_ppo", trainer=V0_TRAINER),
@@ -584,16 +585,25 @@ def test_a_plain_run_is_not_refused(trainer: type) -> None:
     assert Asked(trainer=trainer).names() == set()
 
 
-def test_of_0_7_1_engine_workers_are_followed_and_legacy_ones_in_no_mode() -> None:
-    engine_workers = Asked((ENGINE_WORKERS,), version="0.7.1", trainer=V0_TRAINER)
-    assert engine_workers.names() == set()
-    told = batchbridge.check([*COMMAND, ENGINE_WORKERS], version="0.7.1", dataset_size=12).enforcement
+@pytest.mark.parametrize("more", [(), (PADDED,), (ENGINE_WORKERS,)], ids=["legacy", "legacy, padded", "engine"])
+def test_both_kinds_of_workers_of_0_7_1_are_followed(more: tuple[str, ...]) -> None:
+    assert Asked(more, version="0.7.1", trainer=V0_TRAINER).names() == set()
+    told = batchbridge.check([*COMMAND, *more], version="0.7.1", dataset_size=12).enforcement
     assert (told.verdict, told.obstacles) == ("enforced", ()), told
-    legacy = batchbridge.check(COMMAND, version="0.7.1", dataset_size=12).enforcement
-    (obstacle,) = (one for one in legacy.obstacles if one.name == "legacy_workers")
+
+
+@pytest.mark.parametrize("words", [("--config-name=ppo_megatron_trainer.yaml",), (GROUPER,)])
+def test_legacy_workers_that_no_plan_is_proven_on_are_followed_in_no_mode(words: tuple[str, ...]) -> None:
+    told = batchbridge.check([*COMMAND, *words], version="0.7.1", dataset_size=12).enforcement
+    (obstacle,) = (one for one in told.obstacles if one.name == "legacy_workers")
     assert obstacle.certain
     assert ENGINE_WORKERS in obstacle.remedy
     assert "in no mode" in obstacle.remedy
+
+
+@pytest.mark.parametrize("words", [GAE, ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2",)])
+def test_a_critic_and_shared_rows_are_refused_on_legacy_workers_as_on_engine_workers(words: tuple[str, ...]) -> None:
+    assert "earlier_release" in Asked(words, version="0.7.1", trainer=V0_TRAINER).names()
 
 
 def test_padded_rows_are_watched_on_0_7_1_and_followed_from_0_8_0_on() -> None:

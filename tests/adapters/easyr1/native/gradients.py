@@ -302,7 +302,7 @@ def counted_by_ranks(bench: Bench) -> str:
     spec = spec_of(CASES[0], "token_mean")
     samples, members = bench.step(Plan(spec, PROMPTS), 0)
     install(bench.worker, bench.orders(spec, CASES[0]))
-    bench.worker.batchbridge._watch._replicas = bench.ranks
+    bench.worker.batchbridge._watch._scale = bench.ranks
     try:
         bench.send(samples, members, 0, "fixed 2")
     except BatchDrift as drift:

@@ -132,26 +132,61 @@ class Bench(Steps):
     """The worker, the completions, and the oracle's answers."""
 
     def __init__(self, folder: Path, *more: str) -> None:
-        self.worker = training_worker(
+        self.worker = self.started(
             folder / "policy",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
             "actor_rollout_ref.actor.optim.lr=0.0",
             "actor_rollout_ref.actor.optim.clip_grad=1000000000.0",
-            *(packed(attention="sdpa") if PADDED_ALONE else ()),
             *more,
         )
         super().__init__()
         self.process, self.processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        engine = self.worker.engine
-        self.rank, self.ranks = engine.get_data_parallel_rank(), engine.get_data_parallel_size()
+        self.rank, self.ranks = self.place()
         self.gradient: torch.Tensor | None = None
         self.updates = 0
         self.padding = "padded"
         self.hook_updates()
 
+    # ---- what legacy workers have in another place
+
+    def started(self, policy: Path, *overrides: str) -> Any:
+        return training_worker(policy, *(packed(attention="sdpa") if PADDED_ALONE else ()), *overrides)
+
+    def place(self) -> tuple[int, int]:
+        """The number of this rank among those that have rows of their own, and how many there are."""
+        engine = self.worker.engine
+        return engine.get_data_parallel_rank(), engine.get_data_parallel_size()
+
+    @property
+    def optimizer(self) -> Any:
+        return self.worker.engine.optimizer
+
+    @property
+    def module(self) -> Any:
+        return self.worker.engine.module
+
+    @property
+    def config(self) -> Any:
+        """What the loss reads."""
+        return self.worker.loss_fn.keywords["config"]
+
+    def install(self, orders: Orders) -> Any:
+        return install(self.worker, orders)
+
+    def spoil(self) -> None:
+        """Keeps the layer from weighing as the plan does."""
+        layer = self.worker.batchbridge
+        layer._set_step = lambda data, step, planned, normaliser: None
+
+    def update(self, data: Any) -> Any:
+        """One call of the worker, of rows as they are made here."""
+        sent = told(data)
+        return self.worker.train_mini_batch(as_v0_sends(sent) if PADDED_ALONE else sent)
+
+    # ---- the same on all workers
+
     def hook_updates(self) -> None:
         """Has every update leave its gradient here."""
-        engine = self.worker.engine
 
         def before(*_: Any) -> None:
             self.gradient = full_gradient(self.worker)
@@ -159,8 +194,8 @@ class Bench(Steps):
         def after(*_: Any) -> None:
             self.updates += 1
 
-        engine.optimizer.register_step_pre_hook(before)
-        engine.optimizer.register_step_post_hook(after)
+        self.optimizer.register_step_pre_hook(before)
+        self.optimizer.register_step_post_hook(after)
 
     def send(
         self, samples: Sequence[Sample], members: Sequence[Any], step: int, split: dict[str, Any], **more: Any
@@ -187,8 +222,7 @@ class Bench(Steps):
             **split,
             **more,
         )
-        sent = told(self.sent(data, rows))
-        return self.worker.train_mini_batch(as_v0_sends(sent) if PADDED_ALONE else sent)
+        return self.update(self.sent(data, rows))
 
     def filler(self, samples: Sequence[Sample]) -> Sample | None:
         """A filler row's sample; None: that of `batch`."""
@@ -235,7 +269,7 @@ def wrapped(bench: Bench, cases: Sequence[Case] = CASES) -> list[dict[str, Any]]
         for aggregation in measured(case):
             spec = spec_of(case, aggregation)
             plan = Plan(spec, PROMPTS)
-            install(bench.worker, bench.orders(spec, case))
+            bench.install(bench.orders(spec, case))
             probe(bench.worker)
             for index in STEPS:
                 samples, members = bench.step(plan, index)
@@ -249,7 +283,7 @@ def wrapped(bench: Bench, cases: Sequence[Case] = CASES) -> list[dict[str, Any]]
 
 def natively(bench: Bench) -> dict[str, float]:
     """The negative controls: verl's own loss without the layer, on the same rows. Error over the bar."""
-    config = bench.worker.loss_fn.keywords["config"]
+    config = bench.config
     ratios = {}
     for name, loss_mode, aggregation, surrogate, split in (
         ("seq-mean-token-sum-norm, null factor", "vanilla", "sequence_sum_over_constant", None, SPLITS["fixed 1"]),
@@ -274,7 +308,7 @@ def natively(bench: Bench) -> dict[str, float]:
 def terms_apart(bench: Bench) -> float:
     """verl alone, told gspo, KL and token-mean: the KL term takes token-mean, the policy's what the release insists on.
     Error over the bar."""
-    config = bench.worker.loss_fn.keywords["config"]
+    config = bench.config
     told = {"loss_agg_mode": "token-mean", "use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "low_var_kl"}
     before = {name: getattr(config, name) for name in told}
     for name, value in told.items():
@@ -300,7 +334,7 @@ def detached(bench: Bench) -> dict[str, float]:
     """Old log-probabilities of the current policy, whatever the batch carries."""
     case = CASES[0]
     spec = spec_of(case, "token_mean").replace(**{"objective.old_logprobs": "detached"})
-    install(bench.worker, bench.orders(spec, case, detached=True))
+    bench.install(bench.orders(spec, case, detached=True))
     probe(bench.worker)
     samples, members = bench.step(Plan(spec, PROMPTS), 0)
     bench.send(samples, members, 0, SPLITS["fixed 2"])
@@ -318,12 +352,11 @@ def drifts(bench: Bench) -> list[str]:
     samples, members = bench.step(Plan(spec, PROMPTS), 1)
     said, before = [], bench.updates
     for change in ("members", "weights", "loss mode"):
-        install(bench.worker, bench.orders(spec, INSISTING if change == "loss mode" else case))
+        bench.install(bench.orders(spec, INSISTING if change == "loss mode" else case))
         if change != "members":
             samples, members = bench.step(Plan(spec, PROMPTS), 0)
         if change == "weights":
-            layer = bench.worker.batchbridge
-            layer._set_step = lambda data, step, planned, normaliser: None
+            bench.spoil()
         try:
             bench.send(samples, members, 0, SPLITS["fixed 2"])
         except BatchDrift as drift:
@@ -340,7 +373,7 @@ def empty(bench: Bench, folder: Path) -> dict[str, Any]:
     """A step without a token: no update, and the ledger says so."""
     case = CASES[0]
     spec = spec_of(case, "token_mean")
-    install(bench.worker, bench.orders(spec, case, ledger=folder / "empty_ledger"))
+    bench.install(bench.orders(spec, case, ledger=folder / "empty_ledger"))
     samples, members = bench.step(Plan(spec, PROMPTS), 0)
     before = bench.updates
     silent = [dataclasses.replace(sample, loss_mask=[0] * len(sample.completion)) for sample in samples]

@@ -1,13 +1,13 @@
 """What `test_gradients_verl` runs, one process per rank.
 
     torchrun processes.py FOLDER [SEQUENCE | sdpa | grouper | shared | FAMILY [packed] | critic | own | corrected |
-        taught]
+        taught | legacy]
 
 With SEQUENCE, rows are packed, each on as many ranks; with `sdpa`, whole, and through torch's own attention; with
 `grouper`, padded, and verl is told `use_prefix_grouper`; with `shared`, whole, and each prompt is read once; with a
 family of models that read images, padded, or whole with `packed`, and each prompt has an image or two; with `critic`, a
 critic (FOLDER/critic) takes the policy's place; with `own`, an engine that is not FSDP; with `corrected`, corrections
-towards the sampler; with `taught`, a teacher.
+towards the sampler; with `taught`, a teacher; with `legacy`, legacy workers.
 FOLDER/policy is the tiny policy (`batchbridge_on_cpu.verl.workers.save_policy`). Rank 0 leaves what it measured in
 FOLDER/measured.pt; the comparing process asserts.
 """
@@ -44,6 +44,10 @@ def main(folder: Path, layout: str | None, *more: str) -> None:
         from critic_gradients import CriticBench, critic
 
         found = critic(CriticBench(folder), folder)
+    elif layout == "legacy":  # what only older releases have
+        from legacy_steps import LegacyBench, legacy
+
+        found = legacy(LegacyBench(folder), folder)
     elif layout in alone:  # what only newer releases have
         found = resolve_name(alone[layout])(folder)
     else:

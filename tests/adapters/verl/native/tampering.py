@@ -18,7 +18,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.meaning.plan import Plan
 from batchbridge_on_cpu.verl.workers import as_v0_sends
-from batchbridge_verl.engine import install, probe, remove
+from batchbridge_verl.engine import probe, remove
 
 TAMPERED = 3
 """The optimizer step that something else has a hand in."""
@@ -68,7 +68,7 @@ def refused(bench: Bench, loss: Any) -> str:
     native = bench.worker.loss_fn
     bench.worker.set_loss_fn(functools.partial(loss, config=native.keywords["config"]))
     try:
-        install(bench.worker, bench.orders(spec, CASES[0]))
+        bench.install(bench.orders(spec, CASES[0]))
         probe(bench.worker)
     except CannotAttach as error:
         return " ".join(error.reasons) + ": " + error.reasons.get("weight_probe", "")
@@ -114,7 +114,7 @@ def side_effects(bench: Bench) -> bool:
             sorted(vars(engine)),
         )
 
-    install(bench.worker, bench.orders(spec, CASES[1]))
+    bench.install(bench.orders(spec, CASES[1]))
     engine.optimizer.zero_grad(set_to_none=True)
     before = repr(state())
     probe(bench.worker)
@@ -329,10 +329,10 @@ def own_update(bench: Bench) -> None:
     """A step that calls the optimizer itself, with gradients of its own making."""
     engine = bench.worker.engine
 
-    def optimizer_step() -> float:
+    def optimizer_step() -> torch.Tensor:
         scaled(bench, 1.001)
         engine.optimizer.step()
-        return 0.0
+        return torch.zeros(())
 
     engine.optimizer_step = optimizer_step
 
@@ -427,8 +427,8 @@ SHORT = ("the loss", "a micro-batch's gradient", "the gradient after backward")
 @contextlib.contextmanager
 def as_it_was(bench: Bench) -> Any:
     """Takes every tampering back."""
-    worker, engine = bench.worker, bench.worker.engine
-    before = [(target, dict(vars(target))) for target in (worker, engine)]
+    targets = getattr(bench, "targets", None) or (bench.worker, bench.worker.engine)
+    before = [(target, dict(vars(target))) for target in targets]
     bench.hooks = []
     try:
         yield
@@ -448,7 +448,7 @@ def tampered(
     case = CASES[0]
     spec = spec_of(case, "token_mean")
     plan, before, said, step = Plan(spec, PROMPTS), bench.updates, "", None
-    install(bench.worker, bench.orders(spec, case, ledger=ledger, mode=mode, allow=frozenset(allow)))
+    bench.install(bench.orders(spec, case, ledger=ledger, mode=mode, allow=frozenset(allow)))
     probe(bench.worker)
     try:
         with as_it_was(bench):
@@ -494,7 +494,7 @@ def v0(bench: Bench) -> dict[str, Any]:
     case = CASES[1]
     spec = spec_of(case, "sequence_mean")
     plan, before = Plan(spec, PROMPTS), bench.updates
-    install(bench.worker, bench.orders(spec, case))
+    bench.install(bench.orders(spec, case))
     native = bench.worker.train_mini_batch
     if not PADDED_ALONE:
         bench.worker.train_mini_batch = lambda data: native(as_v0_sends(data))
@@ -511,7 +511,7 @@ def lora(folder: Path) -> dict[str, Any]:
     """A policy whose own weights are frozen."""
     words = {"lora_rank": 4, "lora_alpha": 8, "target_modules": "all-linear"}
     bench = Bench(folder, *(f"actor_rollout_ref.model.{name}={value}" for name, value in words.items()))
-    install(bench.worker, bench.orders(spec_of(CASES[0], "token_mean"), CASES[0]))
+    bench.install(bench.orders(spec_of(CASES[0], "token_mean"), CASES[0]))
     compared = bench.worker.batchbridge._watch._sketches.names
     remove(bench.worker)
     return {

@@ -85,14 +85,34 @@ def training_worker(policy: Path, *overrides: str) -> Any:
     return worker
 
 
+def legacy_worker(policy: Path, *overrides: str) -> Any:
+    """verl's legacy worker as an actor alone, its model built; ranks as for `training_worker`. Until 0.7.1."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}.items():
+        os.environ.setdefault(name, value)
+    from omegaconf import open_dict
+    from verl.workers.fsdp_workers import ActorRolloutRefWorker
+
+    config = compose(f"actor_rollout_ref.model.path={policy}", *overrides)
+    with open_dict(config):
+        config.actor_rollout_ref.actor.optim.total_training_steps = 10
+    worker = ActorRolloutRefWorker(config.actor_rollout_ref, role="actor")
+    worker.init_model()
+    return worker
+
+
 def full_gradient(worker: Any) -> torch.Tensor:
     """The gradient over all trained parameters, in the model's order, float64; collective where they are sharded."""
-    return _flat(parameter.grad for parameter in worker.engine.module.parameters() if parameter.requires_grad)
+    return _flat(parameter.grad for parameter in module_of(worker).parameters() if parameter.requires_grad)
+
+
+def module_of(worker: Any) -> Any:
+    """The module that a worker trains: its engine's, or a legacy worker's own."""
+    return worker.actor_module_fsdp if hasattr(worker, "actor_module_fsdp") else worker.engine.module
 
 
 def full_parameters(worker: Any) -> torch.Tensor:
     """All parameters, in the model's order, float64; collective where they are sharded."""
-    return _flat(worker.engine.module.parameters())
+    return _flat(module_of(worker).parameters())
 
 
 def _flat(tensors: Any) -> torch.Tensor:
@@ -154,10 +174,29 @@ def batch(
 
 
 def as_v0_sends(data: Any) -> Any:
-    """The batch as the V0 trainer sends it: prompts padded on the left, responses on the right."""
+    """The batch as the V0 trainer sends it to engine workers."""
+    from verl.workers.utils.padding import left_right_2_no_padding
+
+    return left_right_2_no_padding(padded(data))
+
+
+def as_legacy_workers_get(data: Any) -> Any:
+    """The batch as the V0 trainer sends it to legacy workers: a `DataProto`."""
+    import numpy as np
+    from verl import DataProto
+    from verl.utils import tensordict_utils as tu
+
+    made, marks = padded(data), (ROLLOUT, PROMPT, POSITION, SAMPLE)
+    tensors = {name: made[name] for name in made.keys() if isinstance(made.get(name), torch.Tensor)}  # noqa: SIM118
+    columns = {name: np.array(tensors.pop(name).tolist(), dtype=object) for name in marks}
+    told = {"temperature": 1.0, STEP: tu.get(data, STEP), "global_token_num": made["attention_mask"].sum(-1).tolist()}
+    return DataProto.from_dict(tensors=tensors, non_tensors=columns, meta_info=told)
+
+
+def padded(data: Any) -> Any:
+    """The batch with prompts padded on the left, responses on the right."""
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
-    from verl.workers.utils.padding import left_right_2_no_padding
 
     def left(rows: Any) -> torch.Tensor:
         return torch.nn.utils.rnn.pad_sequence([row.flip(0) for row in rows.unbind()], batch_first=True).flip(1)
@@ -175,7 +214,7 @@ def as_v0_sends(data: Any) -> Any:
     made = TensorDict({**columns, **{name: data[name] for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)}}, len(data))
     settings = {name: tu.get(data, name) for name in data.keys() if not isinstance(data.get(name), torch.Tensor)}  # noqa: SIM118
     tu.assign_non_tensor(made, **settings)
-    return left_right_2_no_padding(made)
+    return made
 
 
 def _old(row: Sample) -> torch.Tensor:
