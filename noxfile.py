@@ -95,6 +95,8 @@ OPENRLHF_WITH = {
 }
 EARLIER_VERL = ("-m", "not by_hand", "-k", "not critic and not warm")
 """What runs on verl 0.7.1: without a critic, which is refused there."""
+LEGACY_WORKERS = "two_ranks_is_the_plan or plain_torch or one_fault or killed_worker or resumed_run or whatever_ranks"
+"""Whole runs that are made on verl 0.7.1's legacy workers, too."""
 # What EasyR1's own code imports on a CPU: it has no distribution of its own, a checkout is put on the path.
 EASYR1 = ("accelerate", "codetiming", "datasets", "einops", "omegaconf", "pandas", "peft", "pillow", "psutil", "ray")
 EASYR1 += ("tensordict", "torchdata", "transformers")
@@ -566,12 +568,14 @@ def verl(session: nox.Session) -> None:
 @nox.parametrize("release", ["0.9.1", "0.9.0", "0.8.0", "0.7.1"])
 def verl_full(session: nox.Session, release: str) -> None:
     """By hand: every gradient and full run, those marked by_hand too, on one release of verl. Of 0.7.1 what is followed
-    there: the policy's steps on engine workers."""
+    there: the policy's steps, on both kinds of workers."""
     constraints = "verl" if release == "0.9.1" else f"verl_{release}"
     install(session, constraints, f"torch=={TORCH}", f"verl=={release}", *TEST, ON_CPU, ".[try-verl]")
     if release == "0.7.1":
         folder = native("adapters/verl")[0]
         pytest(session, *(f"{folder}/test_{name}_verl.py" for name in ("gradients", "runs")), *EARLIER_VERL)
+        session.env["BATCHBRIDGE_VERL_WORKERS"] = "legacy"  # which are its default
+        pytest(session, f"{folder}/test_runs_verl.py", "-m", "not by_hand", "-k", LEGACY_WORKERS)
         return
     # The rules' 10,000 verdicts are the newest version's; those of earlier ones are recorded.
     pytest(session, *native("adapters/verl"), "--ignore=tests/adapters/verl/native/test_rules_against_verl.py")

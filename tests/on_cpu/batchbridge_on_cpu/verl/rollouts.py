@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import verl.workers.rollout.base as base
 
 from batchbridge import hookimpl
 from batchbridge.contract import plugins
+from batchbridge.running.launch import call_after_import
 from batchbridge_verl.on_cpu.rollouts import ScriptedRollout
 
 
@@ -28,7 +30,27 @@ class KeepingRollout(ScriptedRollout):
         folder = os.environ.get("BATCHBRIDGE_WEIGHTS")
         if folder and os.environ.get("RANK", "0") == "0":
             Path(folder).mkdir(parents=True, exist_ok=True)
-            torch.save(kept, Path(folder) / f"{options.get('global_steps')}.pt")
+            torch.save(kept, Path(folder) / f"{options.get('global_steps', _sent['rollouts'])}.pt")
+
+
+_sent: dict[str, int | None] = {"rollouts": None}
+"""The rollouts done when weights are sent, where legacy workers do not pass them on."""
+
+
+def after_legacy_workers(module: Any) -> None:
+    """Has a legacy worker tell how many rollouts were done. Source: verl 0.7.1 AsyncActorRolloutRefWorker."""
+    kind = module.AsyncActorRolloutRefWorker
+    native = kind.update_weights
+
+    @functools.wraps(native)
+    async def update_weights(self: Any, global_steps: int | None = None) -> Any:
+        _sent["rollouts"] = global_steps
+        return await native(self, global_steps)
+
+    kind.update_weights = update_weights
+
+
+call_after_import({"verl.workers.fsdp_workers": f"{__name__}:after_legacy_workers"})
 
 
 base._ROLLOUT_REGISTRY["scripted", "async"] = f"{__name__}.{KeepingRollout.__name__}"

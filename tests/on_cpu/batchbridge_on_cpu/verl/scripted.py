@@ -93,8 +93,22 @@ def queued(folder: Path, ranks: int, prompts: int) -> list[str]:
 
 
 def command(folder: Path, ranks: int, *more: str, optimizer: Sequence[str] = ADAMW) -> list[str]:
-    """The stock entry with `overrides` and `more`."""
-    return [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(folder, ranks, optimizer=optimizer), *more]
+    """The stock entry with `overrides` and `more`, on the workers that `BATCHBRIDGE_VERL_WORKERS` names."""
+    words = [*overrides(folder, ranks, optimizer=optimizer), *(LEGACY if legacy_workers() else ())]
+    return [sys.executable, "-m", "verl.trainer.main_ppo", *words, *more]
+
+
+LEGACY = (
+    "trainer.use_legacy_worker_impl=auto",
+    "actor_rollout_ref.model.use_remove_padding=False",
+    "++actor_rollout_ref.model.override_config.attn_implementation=eager",
+)
+"""Overrides for verl 0.7.1's default workers, on padded rows."""
+
+
+def legacy_workers() -> bool:
+    """Whether runs are asked for on legacy workers."""
+    return os.environ.get("BATCHBRIDGE_VERL_WORKERS") == "legacy"
 
 
 def environment(own: Mapping[str, str] = os.environ) -> dict[str, str]:
