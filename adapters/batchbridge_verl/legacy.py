@@ -88,6 +88,11 @@ class VerlLegacyLayer(UpdateLayer):
         native_update = types.MethodType(rebound(native, **names), self._actor)
         ours, self._native_update = self._observation.guarded(native_update, self.update, exchanges=True)
         yield Seam(self._actor, "update_policy", ours)
+        scoring = [getattr(self._worker, name, None) for name in ("actor", "ref_policy")] if self._enforces else []
+        for actor in filter(None, scoring):
+            yield Seam(
+                actor, "compute_log_prob", _scoring(actor), "as many micro-batches on every rank", "its ranks meet"
+            )
         yield Seam(self._actor, "_optimizer_step", self._optimizer_step, reads=True)
 
     def watching(self) -> VerlUpdateProbe:
@@ -195,7 +200,7 @@ class VerlLegacyLayer(UpdateLayer):
     def _aggregated(self, loss_mat: Any, loss_mask: Any, loss_agg_mode: str, **_: Any) -> Any:
         """This micro-batch's share of the step's weighted sum, for `agg_loss`; `update_policy` multiplies it with the
         micro-batch's share of the mini-batch, and FSDP averages over the ranks."""
-        assert self._normaliser is not None, "the loss is computed inside of a step"
+        assert self._normaliser is not None, "the loss is computed while a step runs"
         counted = dataclasses.replace(self._normaliser, aggregation=AGGREGATIONS[loss_agg_mode])
         sums = (loss_mat * loss_mask).sum(-1)
         if counted.aggregation == "sequence_mean":
@@ -214,7 +219,8 @@ class VerlLegacyLayer(UpdateLayer):
     def _cut_by_tokens(self, data: Any, *arguments: Any, **options: Any) -> Any:
         from verl.utils.seqlen_balancing import prepare_dynamic_batch
 
-        return self.cut(prepare_dynamic_batch, data, *arguments, **options)
+        native = _cut_alike if self._enforces else prepare_dynamic_batch
+        return self.cut(native, data, *arguments, **options)
 
 
 class VerlUpdateProbe(UpdateProbe):
@@ -222,7 +228,7 @@ class VerlUpdateProbe(UpdateProbe):
 
     _given: VerlStepInputs | None
     _entropies: torch.Tensor | None = None
-    """Of the last micro-batch."""
+    """The entropies of the last micro-batch."""
     _bonus: torch.Tensor | float | None = 0.0
     """The part of the last micro-batch's loss that they have; None: nobody knows it."""
 
@@ -262,6 +268,20 @@ class VerlUpdateProbe(UpdateProbe):
         if self._observation.observes:
             return contextlib.nullcontext()
         return self._tap.differentiating(beside=lambda: self._bonus)
+
+
+def _cut_alike(data: Any, *arguments: Any, **options: Any) -> Any:
+    """verl's cut by token counts into as many micro-batches on every rank. Natively ranks count their own, and those of
+    FSDP wait for each other for ever where they differ; a plan's steps are balanced by other means than verl's."""
+    from verl.utils.seqlen_balancing import prepare_dynamic_batch
+
+    return prepare_dynamic_batch(data, *arguments, **{"dp_group": torch.distributed.group.WORLD, **options})
+
+
+def _scoring(actor: Any) -> Any:
+    """An actor's `compute_log_prob` whose ranks cut alike."""
+    native = undecorated(type(actor).compute_log_prob, "compute_log_prob")
+    return types.MethodType(rebound(native, prepare_dynamic_batch=_cut_alike), actor)
 
 
 def schedule_of(optim: Any, optimizer: Any, ticks: int) -> Any:

@@ -35,7 +35,7 @@ WORKSHOP = {
 """A pattern that no text for users has, and what to write for it."""
 WORDS = re.compile("|".join(f"(?:{pattern})" for pattern in WORKSHOP))
 RUNNING = re.compile(
-    r"engine|driver|trainer\w*|feed|observe|watching|epochs|rows|shares|launched|composed\w*|step_driver"
+    r"engine|legacy|driver|trainer\w*|feed|observe|watching|epochs|rows|shares|launched|composed\w*|step_driver"
 )
 """Modules of an adapter that act on a run, and speak when it breaks."""
 CANONICAL = ("writing.py", "writing_carried.py", "new_adapter.py")

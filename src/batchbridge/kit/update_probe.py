@@ -66,12 +66,12 @@ class UpdateProbe(StepProbe):
         """The rows at `places` and what they are meant to train, of what was announced by `expect`."""
 
     def logprobs_of(self, result: Any) -> torch.Tensor:
-        """The log-probabilities in what the actor's method gives."""
+        """The log-probabilities in the result of the actor's method."""
         made: torch.Tensor = result
         return made
 
     def standing_in(self, leaf: torch.Tensor) -> Any:
-        """What the actor's method would give that made the log-probabilities `leaf`."""
+        """The result of an actor's method that made the log-probabilities `leaf`."""
         return leaf
 
     # ---- log-probabilities
