@@ -244,7 +244,7 @@ KIT_RUNNING = """
     enforced_fields foreseen found_budgets gradient_origins gradient_sketches identified_rows joined_rows lifecycle
     measuring model_inputs new_start objectives observing optimizer_groups own_terms packable packed_batches packing
     patches probing producers proven ranks refusals refused replicas reporting rollout_observer rounding row_digests
-    step_cost step_driver step_probe worker_layer workers workers_ray
+    step_cost step_driver step_probe ticked_schedule update_layer update_probe worker_layer workers workers_ray
 """
 """Modules of the kit that wrapped and observed runs consist of."""
 ADAPTER_READING = """
@@ -256,9 +256,10 @@ ADAPTER_READING = """
 """
 """Files and folders of adapters that `read`, `check`, `explain`, `diff`, `convert` and `doctor` ask."""
 ADAPTER_RUNNING = """
-    runtime attaching refusals live_refusals critic_refusals configured enforced notes proven releases launched finished
-    trying testing on_cpu engine trainer trainer_v0 trainer_v1 driver critic_engine learners feed queued asynchronous
-    ahead apart other_engines observe watching probe recording reporting metrics sampling scoring rows columns inputs
+    runtime attaching refusals live_refusals critic_refusals configured enforced legacy notes proven releases launched
+    finished trying testing on_cpu engine trainer trainer_v0 trainer_v1 driver critic_engine learners feed queued
+    asynchronous ahead apart other_engines observe watching probe recording reporting metrics sampling scoring rows
+    columns inputs
     completions candidates candidates_v1 membership turns answers images exchange shares sharding sharing
     shared_prompts sequences rings weights carriers loss_terms reward_tap advantages clock checkpoints compute_time
     found_budget padding_free deepspeed sharded_files own_methods swift_rows unsloth_code unsloth_settings unsloth_steps
