@@ -368,7 +368,8 @@ def trl_sharded(session: nox.Session) -> None:
     install(session, "trl", f"torch=={TORCH}", *TEST, "peft", *DEEPSPEED, ON_CPU, ".[trl]")
     install_deepspeed(session, "trl")
     (folder,) = native("adapters/trl")
-    pytest(session, f"{folder}/test_deepspeed.py", *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
+    own = (f"{folder}/test_deepspeed.py", f"{folder}/test_elastic.py")
+    pytest(session, *own, *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
 @nox.session(venv_backend="none")

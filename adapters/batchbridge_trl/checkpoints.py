@@ -18,6 +18,7 @@ import torch
 from batchbridge import CannotAttach, Plan
 from batchbridge.kit import Request, checkpoints
 from batchbridge.kit.checkpoints import STATE_FILE, ResumePoint
+from batchbridge_trl import sharded_files
 from batchbridge_trl.finished import (
     NATIVE_STATE,
     REFERENCE,
@@ -32,7 +33,6 @@ from batchbridge_trl.finished import (
 )
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.rows import TrlRolloutRows
-from batchbridge_trl.sharded_files import other_shards
 from batchbridge_trl.shares import StepShares
 
 
@@ -83,6 +83,8 @@ class Checkpoints:
         own = rank if each_node else None
         if is_ours(folder) and (lack := lack_of(folder, self._trainer, own)) is not None:
             raise CannotAttach({"resume": refusal_of(folder, lack, self._trainer, own)})
+        if (reason := sharded_files.loads_otherwise(self._trainer)) is not None:
+            raise CannotAttach({"resume": reason})
         saved = checkpoints.read(folder) or first_version(folder)
         wrote = 0 if saved is None else saved["ranks"]
         stored = self._stored(folder, [rank] if rank < wrote else range(min(wrote, 1)))
@@ -91,7 +93,7 @@ class Checkpoints:
             self._plan,
             where=str(folder),
             ranks=ranks,
-            other_ranks=ON_EACH_NODE if each_node else other_shards(self._trainer),
+            other_ranks=ON_EACH_NODE if each_node else sharded_files.other_shards(self._trainer),
             request=self._request,
             held=stored,
         )

@@ -1,5 +1,5 @@
-"""FSDP's files in a checkpoint: whether they come back on another number of ranks, and whether the optimizer's state
-has come back at all.
+"""FSDP's and ZeRO's files in a checkpoint: whether they come back on another number of ranks, and whether the
+optimizer's state has come back at all.
 
 torch.distributed.checkpoint knows of each part of a tensor where it lies in the whole one, and puts together what a
 rank needs; a full state dict is whole. What a rank writes by itself (LOCAL_STATE_DICT) is its own alone. Source:
@@ -12,10 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import CannotAttach
+from batchbridge_trl.sharding import deepspeed_configuration
 
 OWN_FILES = (
     "with state_dict_type {kind} under FSDP{version} it is not proven that the files come back in other shards; proven "
     "are SHARDED_STATE_DICT and, under FSDP2, FULL_STATE_DICT; the weights alone go on in a new run"
+)
+
+
+UNIVERSAL_OF_ZERO_3 = (
+    "ZeRO-3 loads a universal checkpoint otherwise than it was saved (checkpoint.load_universal): parts of the "
+    "optimizer's state share one count of updates, and every group gets the first one's settings; go on with as many "
+    "ranks and without load_universal, or with the weights alone in a new run"
 )
 
 
@@ -27,6 +35,18 @@ def other_shards(trainer: Any) -> str | None:
     if kind == "SHARDED_STATE_DICT" or (kind == "FULL_STATE_DICT" and version == 2):
         return None
     return OWN_FILES.format(kind=kind, version=version)
+
+
+def loads_otherwise(trainer: Any) -> str | None:
+    """The reason why DeepSpeed does not load what it was given; None: it does.
+
+    Seen on one rank and on two: deepspeed 0.19.6, load_hp_checkpoint_state_from_checkpoint_dir_stage3.
+    """
+    configuration = deepspeed_configuration(trainer)
+    if not (configuration.get("checkpoint") or {}).get("load_universal"):
+        return None
+    stage = trainer.accelerator.state.deepspeed_plugin.zero_stage
+    return UNIVERSAL_OF_ZERO_3 if int(stage) == 3 else None
 
 
 def prepare(trainer: Any) -> None:

@@ -1,6 +1,7 @@
-"""What `test_elastic` runs: trainers that FSDP shards, which go on with another number of ranks, on gloo.
+"""What `test_elastic` runs: trainers that FSDP or ZeRO shards, which go on with another number of ranks, on gloo.
 
     python elastic.py FOLDER fsdp       every way of FSDP's files
+    python elastic.py FOLDER zero       ZeRO-2 and ZeRO-3, by DeepSpeed's universal checkpoints
 
 Each run is forks of this process, a rank each. Of every way: an uninterrupted run on either number of ranks, with a
 checkpoint inside a rollout, and what the other number makes of it. FOLDER/WAY/2 and 1 are uninterrupted, 2to1 and 1to2
@@ -14,7 +15,9 @@ import copy
 import functools
 import json
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -33,7 +36,7 @@ import torch.distributed.checkpoint.state_dict
 import transformers
 import trl.trainer.grpo_trainer  # noqa: F401  likewise
 from representative import WHOLE
-from sharded_on_cpu import shard_on_the_cpu
+from sharded_on_cpu import shard_on_the_cpu, whole_state, zero_on_the_cpu
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
@@ -90,6 +93,8 @@ def settings(way: dict[str, Any], ranks: int) -> dict[str, Any]:
 
 def end(trainer: Any) -> torch.Tensor:
     """The whole trained parameters. Collective."""
+    if trainer.is_deepspeed_enabled and trainer.accelerator.state.deepspeed_plugin.zero_stage == 3:
+        return torch.cat([value.flatten() for value in whole_state(trainer.model).values()])
     if any(hasattr(unit, "sharding_strategy") for unit in trainer.model_wrapped.modules()):
         from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -101,8 +106,11 @@ def end(trainer: Any) -> torch.Tensor:
 def trained(folder: Path, way: dict[str, Any], ranks: int, began: Path | None) -> None:
     """What one rank does."""
     arguments = settings(way, ranks)
-    torch.distributed.init_process_group("gloo")
-    shard_on_the_cpu()
+    if "deepspeed" in arguments:
+        zero_on_the_cpu()
+    else:
+        torch.distributed.init_process_group("gloo")
+        shard_on_the_cpu()
     if arguments.pop("lora", False):
         from peft import LoraConfig
 
@@ -193,5 +201,52 @@ def of_fsdp(folder: Path) -> None:
     run(folder / "LOCAL_STATE_DICT", unproven, 1, checkpoint(folder / "FSDP1, sharded" / "2"))
 
 
+def zero(stage: int, *, universal: bool = False) -> dict[str, Any]:
+    """ZeRO as people write it. universal: loads what `ds_to_universal` has made."""
+    sharding: dict[str, Any] = {"stage": stage, "overlap_comm": False}
+    if stage == 3:  # all parameters of these policies are small, and would stay whole
+        sharding |= {"stage3_gather_16bit_weights_on_model_save": True, "stage3_param_persistence_threshold": 0}
+    sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+    config = dict.fromkeys(sizes, "auto") | {
+        "zero_optimization": sharding,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "checkpoint": {"load_universal": universal},
+    }
+    return {"deepspeed": config}
+
+
+def made_universal(began: Path) -> Path:
+    """A checkpoint after the documented command."""
+    (step,) = began.glob("global_step*")
+    words = ["-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state", "--input_folder", f"{step}"]
+    words += ["--output_folder", f"{step}_universal", "--num_extract_workers", "1", "--num_merge_workers", "1"]
+    subprocess.run([sys.executable, *words], check=True, env={**os.environ, "DS_ACCELERATOR": "cpu"})
+    return began
+
+
+def blinded() -> None:
+    sharded_files.loads_otherwise = lambda trainer: None
+
+
+def of_zero(folder: Path) -> None:
+    place = folder / "ZeRO-2"
+    for ranks in (2, 1):
+        run(place / f"{ranks}", zero(2), ranks)
+        made_universal(checkpoint(place / f"{ranks}"))
+    for first, second in ((2, 1), (1, 2)):
+        run(place / f"{first}to{second}", zero(2, universal=True), second, checkpoint(place / f"{first}"))
+    emptied = shutil.copytree(checkpoint(place / "2"), place / "emptied" / checkpoint(place / "2").name)
+    for file in emptied.glob("global_step*_universal/zero/*/exp_avg.pt"):
+        moment = torch.load(file, weights_only=False)
+        torch.save(moment | {"param": torch.zeros_like(moment["param"])}, file)
+    run(place / "without moments", zero(2, universal=True), 1, emptied)
+    place = folder / "ZeRO-3"
+    run(place / "2", zero(3), 2)
+    began = made_universal(checkpoint(place / "2"))
+    run(place / "refused", zero(3, universal=True), 1, began)
+    run(place / "let", zero(3, universal=True), 1, began, blinded)
+
+
 if __name__ == "__main__":
-    {"fsdp": of_fsdp}[sys.argv[2]](Path(sys.argv[1]))
+    {"fsdp": of_fsdp, "zero": of_zero}[sys.argv[2]](Path(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -110,3 +111,31 @@ def test_what_each_rank_writes_by_itself_is_refused_by_name(fsdp: Path) -> None:
     refused = said(fsdp / "LOCAL_STATE_DICT")["refused"]
     assert "written by 2 ranks, this run has 1: start as many" in refused
     assert "with state_dict_type LOCAL_STATE_DICT under FSDP1 it is not proven" in refused
+
+
+needs_deepspeed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="a session without DeepSpeed"
+)
+
+
+@pytest.fixture(scope="module")
+def zero(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ran(tmp_path_factory.mktemp("zero"), "zero")
+
+
+@needs_deepspeed
+def test_under_zero_2_another_number_of_ranks_goes_on_from_a_universal_checkpoint(zero: Path) -> None:
+    require_goes_on(zero / "ZeRO-2", "ZeRO-2", "DeepSpeedEngine")
+
+
+@needs_deepspeed
+def test_negative_control_a_universal_checkpoint_without_first_moments(zero: Path) -> None:
+    lost, whole = end(zero / "ZeRO-2" / "without moments"), end(zero / "ZeRO-2" / "2")
+    assert_other_end("trl, ZeRO-2: without moments", flat_parameters(tiny_policy()), lost, whole)
+
+
+@needs_deepspeed
+def test_under_zero_3_a_universal_checkpoint_is_refused_and_would_end_elsewhere(zero: Path) -> None:
+    assert "ZeRO-3 loads a universal checkpoint otherwise" in said(zero / "ZeRO-3" / "refused")["refused"]
+    let, whole = end(zero / "ZeRO-3" / "let"), end(zero / "ZeRO-3" / "2")
+    assert_other_end("trl, ZeRO-3: universal", flat_parameters(tiny_policy()), let, whole)
