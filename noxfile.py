@@ -736,7 +736,7 @@ def checkouts() -> list[str]:
     return [name for name in ("easyr1", "open_instruct") if os.environ.get(f"BATCHBRIDGE_{name.upper()}")]
 
 
-DERIVED_TARGETS = ("axolotl", "ms_swift")
+DERIVED_TARGETS = ("axolotl", "ms_swift", "verl_071")
 """Trainers that are derived from a framework's, and an earlier release: targets of the equivalence suite beside it."""
 SESSIONS = {"verl_071": "verl_full(release='0.7.1')"}
 """Target of the suite -> the session whose environment it has, where that is not called as it is."""

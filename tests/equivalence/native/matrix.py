@@ -25,13 +25,12 @@ class Derived:
     earlier release. It runs wrapped alone: as it is, it may well train what that framework trains.
 
     framework: whose configuration it takes. version: which `convert` writes for; None: the newest. cases: which it
-    runs. variant: of that framework's trainers, which it has.
+    runs.
     """
 
     framework: str
     version: str | None = None
     cases: tuple[str, ...]
-    variant: str = ""
 
 
 DERIVED = {
@@ -41,11 +40,11 @@ DERIVED = {
     ),
     # A completion without a trained token comes from a scheduler of several turns alone there.
     "ms_swift": Derived(framework="trl", cases=("whole_completions",)),
+    # On its legacy workers, which are its default.
     "verl_071": Derived(
         framework="verl",
         version="0.7.1",
         cases=("token_mean", "whole_completions", "sequence_mean_two_passes", "nothing_divides"),
-        variant="v0",
     ),
 }
 

@@ -25,7 +25,7 @@ def main(folder: Path) -> int:
     policy_of(order.told, folder / "policy")
     native = [word for word in words_of(Path(order.native)) if not belongs(key_of(word), MACHINE)]
     own = scripted.overrides(folder, order.told.ranks, optimizer=())  # the configuration names its optimizer
-    own += critic(folder, order)
+    own += [*(scripted.LEGACY if order.target == "verl_071" else ()), *critic(folder, order)]
     here = [word for word in own if not said(key_of(word), native)]
     variant = ["trainer.use_v1=False"] if order.variant == "v0" else []
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *here, *native, *variant]

@@ -37,7 +37,7 @@ sys.path.insert(0, str(HERE))
 from matrix import CASES, DERIVED, FORMS, INJECTED, MODES, REAL, WITHOUT_EFFECT, Case, Order, framework_of
 from oracle_steps import OracleStep, between, worst
 
-VARIANTS = {"verl": ("v1", "v0"), **{target: (one.variant,) for target, one in DERIVED.items()}}
+VARIANTS = {"verl": ("v1", "v0")}
 """Trainers of one framework."""
 
 
