@@ -22,7 +22,6 @@ from batchbridge_trl.configured import (
     would_use,
 )
 from batchbridge_trl.forks import FORKS
-from batchbridge_trl.ms_swift import is_swift, uses
 from batchbridge_trl.proven import CODE
 from batchbridge_trl.refusals import ALL_SETTABLE, REFUSALS, SETTABLE_ARGS
 
@@ -64,8 +63,15 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
 def _prompts(trainer: Any) -> Sequence[Any]:
     """The column that TRL reads prompts from."""
     from batchbridge.kit import PromptColumn
+    from batchbridge_trl.ms_swift import is_swift
 
     return PromptColumn(trainer.train_dataset, "messages" if is_swift(trainer) else "prompt")
+
+
+def _uses(trainer: Any) -> tuple[str, ...]:
+    from batchbridge_trl.ms_swift import uses  # `check` reads the table of refusals without it
+
+    return uses(trainer)
 
 
 def _gather(trainer: Any, value: Any) -> list[Any]:
@@ -80,7 +86,7 @@ RUNTIME = Runtime(
     version=lambda trainer: installed_version("trl"),
     code=CODE,
     parts=lambda trainer: (trainer, trainer.accelerator),
-    uses=uses,
+    uses=_uses,
     refusals=REFUSALS,
     always=[*(fork.name for fork in FORKS), "unsloth_settings"],
     training=lambda trainer: is_inside(
