@@ -333,9 +333,14 @@ class Enforcer(TrlLayer):
         known = [0.0 if row is None else row.facts["advantage"] for row in rows]
         micro.expected = rows_of(self._trainer, micro, micro["advantages"].new_tensor(known))
         exchange = exchanging(self._trainer, model, self._watch.engine, last=last)
-        with exchange, attending_to(self._free), self._shares.time.micro_batch():
-            loss: torch.Tensor = self.native["training_step"](model, micro, None)
-        self.parts.append(rows)
+        self.parts.append(rows)  # before: DeepSpeed's engine updates inside of the last backward pass
+        try:
+            with exchange, attending_to(self._free), self._shares.time.micro_batch():
+                loss: torch.Tensor = self.native["training_step"](model, micro, None)
+        except BaseException:
+            # Memory ran out, say: the finder runs these rows again, in other micro-batches.
+            self.parts = [part for part in self.parts if part is not rows]
+            raise
         return loss
 
     def _idle_engine(self) -> None:
