@@ -24,12 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["ACCELERATE_USE_CPU"] = "true"
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+if __name__ == "__main__":  # the tests import this module, and start programs on other devices beside it
+    os.environ["ACCELERATE_USE_CPU"] = "true"
 
 import torch
 
-torch.set_num_threads(1)
+if __name__ == "__main__":
+    torch.set_num_threads(1)
 
 import torch._dynamo  # before forks, each of which would import it for itself
 import torch.distributed.checkpoint.state_dict
