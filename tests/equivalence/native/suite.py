@@ -348,7 +348,7 @@ def measure(
         name: {} for name in ("runs", "accounts", "refused", "predicted", "oracle", "plain_torch", "pairs")
     }
     places: dict[str, dict[str, Path]] = {mode: {} for mode in MODES}
-    result["targets"] = targets = [target for target in pythons if case.runs(target)]
+    targets = [target for target in pythons if case.runs(target)]
     natives = {target: converted(folder / case.name, case, target) for target in targets}
     for target in [name for name in targets if natives[name] != case.path]:
         fields = account(natives[target])
