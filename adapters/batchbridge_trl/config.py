@@ -243,7 +243,7 @@ class TrlAdapter(PackagedAdapter):
             from batchbridge_trl import ms_swift
 
             if of_swift is not None or isinstance(source.native, ms_swift.SwiftSettings):
-                told = ms_swift.meaning(told, clamps=of_swift is None or of_swift.release.has(">=4.2"))
+                told = ms_swift.meaning(told, clamps=of_swift is None or of_swift.release.has(">=4.0.4"))
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
         for path, entry in told.items():
             key = entry.key or ""

@@ -128,7 +128,7 @@ class SwiftSettings:
 
 def meaning(told: Mapping[str, FieldValue], *, clamps: bool = True) -> dict[str, FieldValue]:
     """The canonical values of a TRL run with some settings, where ms-swift's are others. clamps: its release bounds the
-    KL estimate of a token, as those from 4.2 on do."""
+    KL estimate of a token, as those from 4.0.4 on do."""
     scored = "ms-swift scores every rollout with the weights that generated it"
     own = {"objective.old_logprobs": FieldValue("rollout_start", None, scored)}
     if clamps and told["objective.kl_placement"].value == "loss":

@@ -51,11 +51,11 @@ def test_what_a_command_says_is_kept(tmp_path: Path) -> None:
     assert (found["carried.learning_rate"], found["carried.max_completion_tokens"]) == (1e-5, 99)
 
 
-@pytest.mark.parametrize(("micro", "group", "steps"), [(None, 4, 1), (2, 8, 1), (4, 4, 1)])
-def test_sizes_are_those_of_its_own_defaults(tmp_path: Path, micro: int | None, group: int, steps: int) -> None:
+@pytest.mark.parametrize(("micro", "group"), [(None, 4), (2, 8), (4, 4)])
+def test_sizes_are_those_of_its_own_defaults(tmp_path: Path, micro: int | None, group: int) -> None:
     reading = read(tmp_path, per_device_train_batch_size=micro, num_generations=group)
     assert reading.derived is not None
-    assert reading.derived["completions_per_step"] == (micro or 1) * 4 * steps
+    assert reading.derived["completions_per_step"] == (micro or 1) * 4
 
 
 def test_a_release_before_fills_the_optimizer_step_to_sixteen_completions(tmp_path: Path) -> None:
@@ -71,8 +71,41 @@ def test_the_release_that_the_repository_pins_decides(tmp_path: Path) -> None:
     assert values(reading)["carried.top_p"] == 0.9
 
 
-def test_a_release_that_is_not_known_leaves_the_run_undecided(tmp_path: Path) -> None:
-    assert "BB-TRL-105" in codes(read(tmp_path, pin="3.0.0"))
+@pytest.mark.parametrize(
+    ("pin", "trl", "expected"),
+    [
+        ("3.6.4", "0.16.1", {"carried.top_p": 0.9, "objective.kl_clamp": None}),
+        ("4.0.2", "0.16.1", {"carried.top_p": 0.9, "objective.kl_clamp": None}),
+        ("4.0.3", "0.29.1", {"carried.top_p": 1.0, "objective.kl_clamp": None}),
+        ("4.0.4", "0.29.1", {"carried.top_p": 1.0, "objective.kl_clamp": 10.0}),
+    ],
+)
+def test_what_changed_between_releases(tmp_path: Path, pin: str, trl: str, expected: dict[str, Any]) -> None:
+    read(tmp_path, pin=pin)
+    found = values(bb.read(tmp_path / "run.sh", version=trl, world_size=4))
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("pin", "steps"), [("3.6.4", 16), ("3.7.0", 4)])
+def test_the_last_release_that_fills_the_step(tmp_path: Path, pin: str, steps: int) -> None:
+    reading = read(tmp_path, pin=pin, per_device_train_batch_size=2, num_generations=2, world_size=2)
+    assert reading.derived is not None
+    assert reading.derived["completions_per_step"] == steps
+
+
+@pytest.mark.parametrize(
+    ("pin", "takes", "refuses"),
+    [("3.4.1", "0.17.0", "0.18.0"), ("3.8.3", "0.20.0", "0.21.0"), ("4.0.2", "0.28.0", "0.29.0")],
+)
+def test_the_releases_of_trl_that_a_release_takes(tmp_path: Path, pin: str, takes: str, refuses: str) -> None:
+    read(tmp_path, pin=pin)
+    assert "BB-TRL-100" not in codes(bb.read(tmp_path / "run.sh", version=takes, world_size=4))
+    assert "BB-TRL-100" in codes(bb.read(tmp_path / "run.sh", version=refuses, world_size=4))
+
+
+@pytest.mark.parametrize("pin", ["3.0.0", "3.3.1"])
+def test_a_release_that_is_not_known_leaves_the_run_undecided(tmp_path: Path, pin: str) -> None:
+    assert "BB-TRL-105" in codes(read(tmp_path, pin=pin))
 
 
 def test_a_release_of_trl_that_it_does_not_take_is_undecided(tmp_path: Path) -> None:

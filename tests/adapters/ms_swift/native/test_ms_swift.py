@@ -3,6 +3,7 @@ By name: `nox -s ms_swift`; how it is known without ms-swift is in TRL's own tes
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from swift.arguments.rlhf_args import RLHFArguments
 from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, CannotAttach, wrap
@@ -21,12 +23,14 @@ from batchbridge.kit.proven import evidence_here, folder_of
 from batchbridge.ledger import diff
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_on_cpu.scripts import module_at
-from batchbridge_trl import ms_swift
+from batchbridge_trl import ms_swift, swift_commands
+from batchbridge_trl.in_place import ReleaseInPlace
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors
 
 tampering = module_at(Path(__file__).parents[2] / "trl" / "native" / "tampering.py", "trl_tampering")
 scripted = module_at(Path(__file__).with_name("scripted.py"), "ms_swift_scripted")
 
+RELEASE = ReleaseInPlace("ms-swift", swift_commands.NEWEST, named=True)
 SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
 Build = Callable[..., Any]
 
@@ -295,3 +299,17 @@ def test_another_release_is_refused_by_its_functions(
     with pytest.raises(CannotAttach) as refused:
         wrap(built_once, allow=["unproven_code"])
     assert [*refused.value.reasons] == ["ms_swift"]
+
+
+def test_the_defaults_that_commands_are_read_with_are_those_of_its_own_class() -> None:
+    declared = {field.name: field.default for field in dataclasses.fields(RLHFArguments)}
+    set_later = {"gradient_accumulation_steps", "beta", "loss_type"}  # by _set_default and _init_grpo, where None
+    for key, value in swift_commands.defaults_of(RELEASE).items():
+        assert declared[key] == (None if key in set_later else value), key
+    assert dict.fromkeys(set_later) == {key: declared[key] for key in set_later}
+
+
+def test_a_default_that_it_does_not_have_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swift_commands, "_DEFAULTS", (("", "adam_beta2", 0.999),))
+    with pytest.raises(AssertionError, match="adam_beta2"):
+        test_the_defaults_that_commands_are_read_with_are_those_of_its_own_class()
