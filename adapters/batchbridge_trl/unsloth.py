@@ -80,21 +80,17 @@ OWN = frozenset(
 """Settings of Unsloth's own that no batch depends on."""
 
 
-Unsloth = ReleaseInPlace
-"""The release of Unsloth that a program runs."""
-
-
-def release_of(source: Source) -> Unsloth:
+def release_of(source: Source) -> ReleaseInPlace:
     """The release that takes the place of the classes that a program constructs."""
     return release_in_place(source, "unsloth", "Unsloth", NEWEST)
 
 
-def _source(unsloth: Unsloth) -> str:
+def _source(unsloth: ReleaseInPlace) -> str:
     """The place where what it does was read."""
     return f"unsloth {unsloth.version} models/rl.py"
 
 
-def unknown(unsloth: Unsloth, only_if: str, place: Where) -> Iterator[Finding]:
+def unknown(unsloth: ReleaseInPlace, only_if: str, place: Where) -> Iterator[Finding]:
     """The finding that a release is none whose defaults are known, or that it is open whether it stands in TRL's
     place (only_if: the expression that decides); settings are then read as if it did."""
     if not unsloth.has(KNOWN):
@@ -113,7 +109,7 @@ class Filled(NamedTuple):
     it fills in; sentences about what it changes; a setting to the older name that the user gave it by; what it leaves
     out of the user's."""
 
-    release: Unsloth
+    release: ReleaseInPlace
     given: dict[str, Any]
     origins: dict[str, str]
     changed: tuple[str, ...]
@@ -122,7 +118,7 @@ class Filled(NamedTuple):
 
 
 def settings(
-    given: Mapping[str, Any], rows: Mapping[str, Key], version: str, unsloth: Unsloth, *, parsed: bool = False
+    given: Mapping[str, Any], rows: Mapping[str, Key], version: str, unsloth: ReleaseInPlace, *, parsed: bool = False
 ) -> Filled:
     """The settings that Unsloth's constructor hands TRL's, of those that the user gave. parsed: by TRL's own parser,
     which gives the constructor every setting, with TRL's defaults."""
@@ -160,7 +156,7 @@ def settings(
 
 
 def _moved(
-    kept: dict[str, Any], usual: Mapping[str, Any], has: set[str], version: str, unsloth: Unsloth
+    kept: dict[str, Any], usual: Mapping[str, Any], has: set[str], version: str, unsloth: ReleaseInPlace
 ) -> tuple[list[str], dict[str, str]]:
     """Takes what TRL's class does not take out of the user's settings, as newer releases do: sentences that say so, and
     a setting to the older name whose value it has. usual: the defaults."""
@@ -193,7 +189,7 @@ def _of_sentinels(kept: Mapping[str, Any], has: set[str], version: str) -> dict[
     return {key: value for key, value in found.items() if key in has and kept.get(key) is None}
 
 
-def _of_the_loss(before: Mapping[str, Any], kept: Mapping[str, Any], unsloth: Unsloth) -> dict[str, Any]:
+def _of_the_loss(before: Mapping[str, Any], kept: Mapping[str, Any], unsloth: ReleaseInPlace) -> dict[str, Any]:
     """The settings that the loss changes. before: the settings with defaults; kept: the user's alone."""
     found: dict[str, Any] = {}
     loss = str(before.get("loss_type")).lower()
@@ -239,7 +235,7 @@ def changes(native: dict[str, Any], filled: Filled, version: str, place: Where) 
 _HEAT = "ValueError: Unsloth: Please set a positive non-zero temperature"
 
 
-def _sizes_rewritten(native: dict[str, Any], version: str, unsloth: Unsloth, place: Where) -> Iterator[Finding]:
+def _sizes_rewritten(native: dict[str, Any], version: str, unsloth: ReleaseInPlace, place: Where) -> Iterator[Finding]:
     micro, group = native.get(MICRO), native.get(GENERATIONS)
     numbers = micro, native.get(ACCUMULATION), native.get(WORLD)
     sizes = [one for one in (*numbers, group) if isinstance(one, int) and one > 0]
