@@ -51,7 +51,7 @@ def slowest(hands: Sequence[Sequence[int | None]], costs: Sequence[float]) -> fl
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 64])
-def test_the_slowest_rank_has_at_most_three_hundredths_more_than_the_mean(ranks: int) -> None:
+def test_the_slowest_rank_has_half_a_hundredth_more_than_the_mean_at_most(ranks: int) -> None:
     costs = drawn_costs(16 * ranks)
     assert slowest(deal(costs, ranks), costs) < 1.005
     by_number = [range(rank, len(costs), ranks) for rank in range(ranks)]
