@@ -35,6 +35,7 @@ if find_spec("batchbridge") is None:
 
 from batchbridge.kit import Length, StepCost, partition, partition_by_cost, partition_packed
 from batchbridge.kit.ranks import deal, layout
+from batchbridge_on_cpu.figures import measured_on
 
 RESULTS = Path(__file__).with_suffix(".md")
 PAGE = Path(__file__).parents[1] / "docs" / "trl.md"
@@ -250,7 +251,9 @@ def table(result: dict[str, Any], kind: str) -> Iterator[str]:
 
 
 def tables(result: dict[str, Any]) -> Iterator[str]:
-    """A table for each kind of lengths."""
+    """The commit and the date of the costs, and a table for each kind of lengths."""
+    on = result["measured_on"]
+    yield f"On {on['commit']}, {on['date']}. The bar is {BAR}.\n"
     for kind, (median, most, budget) in result["lengths"].items():
         yield f"Completions of {median:,} tokens in the median, at most {most:,}; a budget of {budget:,}:\n"
         yield from table(result, kind)
@@ -263,7 +266,7 @@ def page(result: dict[str, Any]) -> Iterator[str]:
     yield f"Written by `{result['command']}`: {result['machine']}; torch {result['torch']}."
     yield f"Constants are measured, ranks are simulated. {PER_RANK} completions of a rank in a step, in groups of"
     yield f"{GROUP}: prompts of {PROMPT[0]} to {PROMPT[1]} tokens, completions lognormal (deviation {SIGMA})."
-    yield f"The worst of {STEPS} steps: first the ranks' sums, then turn by turn. The bar is {BAR}.\n"
+    yield f"The worst of {STEPS} steps: first the ranks' sums, then turn by turn.\n"
     yield from tables(result)
     yield "## Constants\n"
     yield "| model | a micro-batch, in tokens | one pair, in tokens | by the configuration | error where left out |"
@@ -284,7 +287,7 @@ def page(result: dict[str, Any]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measured", type=Path, help="take the costs of this result, and measure none")
-    parser.add_argument("--repetitions", type=int, default=1, help="passes of each size, of which the fastest counts")
+    parser.add_argument("--repetitions", type=int, default=3, help="passes of each size, of which the fastest counts")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--write", action="store_true", help="also write the tables, here and in docs/trl.md")
     options = parser.parse_args()
@@ -297,6 +300,7 @@ def main() -> None:
 
         result = {
             "command": "python benchmarks/rank_balance.py --write",
+            "measured_on": measured_on(Path(__file__)),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, one used",
             "torch": torch.__version__,
             "measured": measured(options.repetitions),
