@@ -63,12 +63,17 @@ def here_string(shell: Shell, node: Node) -> Word | None:
 
 
 def _assigned(shell: Shell, nodes: Sequence[Node]) -> dict[str, str]:
-    """The values of assignments that hold for one command, by name."""
-    found = {}
-    for node in nodes:
-        name, _, value = shell.raw(node).partition("=")
-        if name.isidentifier():
-            found[name] = single(f"{name}={value}", shell.at(node), shell).removeprefix(f"{name}=")
+    """The values of assignments that hold for one command, by name; each of them knows those before it."""
+    found, outside = dict[str, str](), shell.variables
+    shell.variables = shell.copied()
+    try:
+        for node in nodes:
+            name, _, value = shell.raw(node).partition("=")
+            if name.isidentifier():
+                found[name] = single(f"{name}={value}", shell.at(node), shell).removeprefix(f"{name}=")
+                shell.variables[name] = found[name]
+    finally:
+        shell.variables = outside
     return found
 
 

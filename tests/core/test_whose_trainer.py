@@ -94,7 +94,8 @@ def test_the_r1_v_family_repeats_each_row() -> None:
 
 def test_ms_swift_starts_its_processes_itself() -> None:
     words = f"swift rlhf --rlhf_type grpo {UNEVEN.replace('6', '8', 1)}"
-    for script in (f"NPROC_PER_NODE=8 {words}\n", f"export NPROC_PER_NODE=8\n{words}\n"):
+    before = "n=8 NPROC_PER_NODE=$n"  # bash gives each assignment those before it
+    for script in (f"NPROC_PER_NODE=8 {words}\n", f"{before} {words}\n", f"export NPROC_PER_NODE=8\n{words}\n"):
         reading = launched(script)
         assert reading.native["num_processes"] == 8
         assert reading.condition is not None
