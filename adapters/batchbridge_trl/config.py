@@ -186,6 +186,8 @@ class TrlAdapter(PackagedAdapter):
 
         def wrong(key: str, error: WrongValue) -> Finding:
             finding = _wrong_value(places.get(key) or Where(key), given[key], error)
+            if of_swift is not None:  # its own class takes the value, or does not
+                finding = dataclasses.replace(finding, message=f"as TRL's: {finding.message}", undecided=True)
             return dataclasses.replace(finding, severity="warning") if unchecked(key) else finding
 
         taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, version, parsed=parsed))

@@ -26,6 +26,8 @@ KNOWN = f">=3.4,<={NEWEST}"
 UNKNOWN = "BB-TRL-105"
 _TUNERS = ("tuner_type", "train_type", "sft_type")
 """Its setting for what is trained, newest name first: "full" is all parameters."""
+_LOSS = "loss_type"
+"""The setting of TRL's for which ms-swift has values of its own."""
 _LENGTH = ("response_length", "max_new_tokens")
 """Its other names of max_completion_length from 3.6 on, the first of which counts."""
 _DEFAULTS: tuple[tuple[str, str, Any], ...] = (
@@ -113,8 +115,9 @@ def findings(filled: FilledCommand, places: Mapping[str, Where], version: str) -
         ways = (Fix(f"install a release of trl that it takes ({takes}), or name the release of ms-swift in a pin"),)
         source = f"ms-swift {release.version} requirements"
         yield Finding(ELSEWHERE, "error", "construction", text, tuple(places.values())[:1], ways, None, source, True)
-    for key in (one for one in AS_TRL if one in filled.own and one not in _IDLE):
-        given, values = filled.own[key], AS_TRL[key]
+    told = {**filled.own, _LOSS: filled.given.get(_LOSS, filled.own.get(_LOSS))}
+    for key in (one for one in AS_TRL if one in told and one in places and one not in _IDLE):
+        given, values = told[key], AS_TRL[key]
         if given not in values:
             message = f"ms-swift's {key} = {given} changes what is trained, and what it does is not read"
             fix = Fix(f"leave out {key}")

@@ -151,8 +151,9 @@ KNOWN = (
         "ms-swift 1d1bb2f swift/trainers/rlhf_trainer/grpo_trainer.py",
         program=r"(^|[/ ])swift (cli/)?rlhf|swift[./]cli[./]rlhf|swift[./]cli[./]main rlhf",
         keys=frozenset({"rlhf_type"}),
-        # It evaluates where it has data for that, which no setting here says, and corrects vLLM's sampling by itself.
-        silent=frozenset({"BB-TRL-020", "BB-TRL-097", "BB-TRL-098"}),
+        # It evaluates where it has data for that, which no setting here says, corrects vLLM's sampling by itself, and
+        # has losses of its own (BB-TRL-105).
+        silent=frozenset({"BB-TRL-020", "BB-TRL-038", "BB-TRL-097", "BB-TRL-098"}),
     ),
 )
 """Trainers and programs that are read as TRL's and are other people's."""

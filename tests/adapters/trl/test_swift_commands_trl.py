@@ -124,6 +124,20 @@ def test_a_setting_of_its_own_that_changes_what_is_trained_is_undecided(tmp_path
     assert "BB-TRL-105" not in codes(read(tmp_path, **{setting: "false"}))
 
 
+def test_a_value_that_trl_of_that_version_refuses_may_be_ms_swifts_own(tmp_path: Path) -> None:
+    read(tmp_path, scale_rewards="none")
+    reading = bb.read(tmp_path / "run.sh", version="0.21.0", world_size=4)
+    assert (reading.verdict, codes(reading)) == ("undecided", {"BB-TRL-004"})
+    assert bb.read(tmp_path / "run.sh", version="0.29.1", world_size=4).spec is not None
+
+
+@pytest.mark.parametrize("loss", ["real", "sapo"])
+def test_a_loss_of_its_own_is_undecided_by_its_name(tmp_path: Path, loss: str) -> None:
+    reading = read(tmp_path, loss_type=loss)
+    assert codes(reading) == {"BB-TRL-105"}
+    assert f"loss_type = {loss}" in " ".join(one.message for one in reading.findings)
+
+
 def test_its_other_settings_are_told_in_one_note_and_a_slip_is_still_found(tmp_path: Path) -> None:
     reading = read(tmp_path, vllm_max_num_seqs=4)
     (note,) = [one for one in reading.findings if one.code == "BB038"]
