@@ -186,14 +186,15 @@ class TrlAdapter(PackagedAdapter):
 
         def wrong(key: str, error: WrongValue) -> Finding:
             finding = _wrong_value(places.get(key) or Where(key), given[key], error)
-            if of_swift is not None:  # its own class takes the value, or does not
-                finding = dataclasses.replace(finding, message=f"as TRL's: {finding.message}", undecided=True)
             return dataclasses.replace(finding, severity="warning") if unchecked(key) else finding
 
         taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, version, parsed=parsed))
         native, bad = taken.native, {key for key in taken.wrong if not unchecked(key)} | bad
         filtered = built is not None and built.filtered  # what the class does not take, the program leaves out
-        found += [*refused, *(one for one in taken.findings if not filtered or one.code != "BB-TRL-003")]
+        told_by_trl = [*refused, *(one for one in taken.findings if not filtered or one.code != "BB-TRL-003")]
+        if of_swift is not None:  # its own class takes a value, or does not
+            told_by_trl = [swift_commands.opened(one) if one.code == "BB-TRL-004" else one for one in told_by_trl]
+        found += told_by_trl
         world = world_size(source, context, native)
         native[WORLD] = world.size
         if world.provenance is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -128,6 +129,11 @@ def findings(filled: FilledCommand, places: Mapping[str, Where], version: str) -
         count = f"{len(unjudged)} {'setting' if len(unjudged) == 1 else 'settings'}"
         message = f"{release.name}: {count} of its own, not judged: {named}{more}"
         yield Finding("BB038", "note", "config", message, tuple(places[key] for key in unjudged[:1]))
+
+
+def opened(finding: Finding) -> Finding:
+    """What TRL's own parser would say of a value, which ms-swift's parser reads."""
+    return replace(finding, message=f"as TRL would: {finding.message}", undecided=True)
 
 
 def fill_accumulation(native: dict[str, Any], filled: FilledCommand) -> None:
