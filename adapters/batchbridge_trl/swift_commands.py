@@ -132,7 +132,7 @@ def findings(filled: FilledCommand, places: Mapping[str, Where], version: str) -
 
 
 def opened(finding: Finding) -> Finding:
-    """What TRL's own parser would say of a value, which ms-swift's parser reads."""
+    """The finding that TRL's own parser would make of a value, left undecided: ms-swift's parser reads it."""
     return replace(finding, message=f"as TRL would: {finding.message}", undecided=True)
 
 
