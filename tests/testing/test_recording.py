@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from toy_adapter import ToyAdapter
 
-from batchbridge.contract.held import Held
+from batchbridge.contract.held import LAWS, Held
 from batchbridge.contract.reading import Context, Source
 from batchbridge.testing import EvidenceContract, ValidCase, recording
 
@@ -104,7 +104,7 @@ def test_a_record_has_answers_functions_and_their_digests_and_the_adapter_says_s
     assert {law: list(functions) for law, functions in held.laws.items()} == {
         law: list(keys) for law, keys in NAMED.items()
     }
-    assert held.said == ("rollouts", "prompts", "advantages", "weights", "gradients", "ratio")
+    assert held.said == tuple(law for law in LAWS if law not in NAMED)
     asked(toys())
     toys()().test_the_adapter_says_what_it_was_compared_with()
 
@@ -128,6 +128,19 @@ def test_answers_are_replayed_without_the_framework_and_tell_a_misreading(
     contract.adapter_class = Misreading
     with pytest.raises(AssertionError, match=r"steps of \[4, 4, 4, 4\] completions natively, \[8, 8\] are said"):
         contract().test_a_rollout_is_trained_in_the_frameworks_steps(case)
+
+
+def test_a_record_from_before_a_law_came_stays_one(toys: Callable[..., type[EvidenceContract]], recorded: Path) -> None:
+    """Answers of nobody, which older records have, and questions that are newer than the record."""
+    stored = json.loads(recorded.read_text(encoding="utf-8"))
+    stored["cases"]["one"]["answers"]["prompts [32]"] = None
+    recorded.write_text(json.dumps(stored), encoding="utf-8")
+    asked(toys())
+    gone(recorded.parent)
+    (case,) = toys().valid
+    for law in ("prompts", "staleness"):
+        with pytest.raises(pytest.skip.Exception, match="no function to ask"):
+            getattr(toys()(), LAWS[law].test)(case)
 
 
 def test_a_case_that_is_not_the_recorded_one_is_no_answer(

@@ -25,6 +25,8 @@ FUNCTIONS = {
     "weights": (f"{TRAINER}loss",),
     "gradients": (f"{TRAINER}loss",),
     "ratio": (f"{TRAINER}loss",),
+    "micro_batches": (f"{TRAINER}parts", f"{TRAINER}update"),
+    "truncated": (f"{TRAINER}collect",),
 }
 
 
@@ -89,3 +91,23 @@ class TestPocketsFunctions(EvidenceContract):
         one.logprobs = lambda ids, tokens: new
         one.loss([answer(len(tokens), tokens[0].advantage, old)]).backward()
         return new.grad.tolist()
+
+    def native_micro_batches(self, case: ValidCase) -> list[int]:
+        one, sizes = trainer(case), []
+        one.share = lambda piece, part, pieces: sizes.append(len(piece)) or 0.0
+        one.loss = lambda piece: one.policy.weight.sum()
+        one.update(next(one.parts([None] * one.settings["groups"] * one.settings["samples"], 0, 0)))
+        return sizes
+
+    def native_trained_tokens(
+        self, case: ValidCase, lengths: Sequence[int], truncated: Sequence[bool]
+    ) -> list[int | None]:
+        """PocketGRPO sees of a completion its tokens and their mask: whether it was cut, it does not know."""
+        one = trainer(case, 2)
+        one.generate = lambda prompt, sample: ([0] * length(prompt, sample), [1] * length(prompt, sample), 0.0)
+        one.logprobs = lambda ids, tokens: torch.zeros(len(tokens))
+
+        def length(prompt: int, sample: int) -> int:
+            return lengths[prompt * one.settings["samples"] + sample]
+
+        return [sum(made.mask) for made in one.collect([0, 1])]

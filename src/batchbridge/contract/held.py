@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from batchbridge.frozen import dataclass
 
@@ -41,6 +41,27 @@ LAWS: Mapping[str, LawOfEvidence] = {
         "native_completion_gradient",
         "test_the_ratio_is_taken_over_what_the_framework_takes_it_over",
     ),
+    "micro_batches": LawOfEvidence(
+        "micro_batch.completions_per_device",
+        "native_micro_batches",
+        "test_a_micro_batch_has_the_frameworks_completions",
+    ),
+    "kl_rewards": LawOfEvidence(
+        "objective.kl_placement", "native_kl_rewards", "test_rewards_have_the_frameworks_kl_penalty"
+    ),
+    "staleness": LawOfEvidence(
+        "staleness.maximum", "native_staleness", "test_completions_are_as_old_as_the_framework_lets_them_be"
+    ),
+    "truncated": LawOfEvidence(
+        "rollout.truncated_completions",
+        "native_trained_tokens",
+        "test_truncated_completions_train_as_in_the_framework",
+    ),
+    "corrections": LawOfEvidence(
+        "objective.sampler_correction",
+        "native_sampler_factors",
+        "test_tokens_are_corrected_towards_the_sampler_as_in_the_framework",
+    ),
 }
 """By the names that `held.json` has for them."""
 
@@ -64,9 +85,18 @@ class Held:
     @property
     def holds(self) -> str:
         """The canonical fields, and groups of them, that the laws compare."""
-        return ", ".join(dict.fromkeys(part for law in self.laws for part in LAWS[law].holds.split(", ")))
+        return _fields(self.laws)
+
+    @property
+    def unheld(self) -> str:
+        """The canonical fields, and groups of them, that the laws without an answer would compare."""
+        return _fields(self.said)
 
     @property
     def said(self) -> tuple[str, ...]:
         """The laws that nothing of the framework's answers: what they hold is the author's word."""
         return tuple(law for law in LAWS if law not in self.laws)
+
+
+def _fields(laws: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(part for law in laws for part in LAWS[law].holds.split(", ")))

@@ -105,10 +105,15 @@ def _compared(reading: Reading, held: Held | None) -> str:
         )
     told = {"framework": f"{reading.framework} {held.version}", "digest": held.digest, "fields": held.holds}
     if reading.copy is None and reading.framework_version == held.version.split()[0]:
-        return say("compared with the functions of {framework} ({digest}): {fields}", **told)
-    return say(
-        "compared with the functions of {framework} ({digest}), and not of {this}: {fields}", this=who(reading), **told
-    )
+        compared = say("compared with the functions of {framework} ({digest}): {fields}", **told)
+    else:
+        this = who(reading)
+        compared = say(
+            "compared with the functions of {framework} ({digest}), and not of {this}: {fields}", this=this, **told
+        )
+    if not held.said:
+        return compared
+    return f"{compared}\n  {say('said by its adapter alone: {fields}', fields=held.unheld)}"
 
 
 def _printable(lines: Iterable[str]) -> str:

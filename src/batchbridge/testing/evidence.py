@@ -20,18 +20,20 @@ answer each law, a test sees that they were called, and writes what `batchbridge
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from batchbridge.contract.held import LAWS
 from batchbridge.errors import PlanError
 from batchbridge.meaning.advantages import group_advantages
 from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.plan import Plan
-from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.laws import ValidCase, spec_of, vacuous
 from batchbridge.testing.recording import RecordedLaws
@@ -50,7 +52,7 @@ LENGTHS = (3, 1, 7, 2, 5, 4, 9, 6)
 GROUPS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Token:
     """A trained token as its loss reads it.
 
@@ -80,6 +82,15 @@ COMPLETIONS = tuple(
     for advantage in (1.0, -0.7)
 )
 """Their tokens' ratios are far apart, and that of the whole completion is near 1: clipped by no usual bound."""
+
+SAMPLED = tuple(
+    tuple((-2.0, -2.0 - apart) for apart in completion)
+    for completion in ((0.0,), (1.7, -0.1), (-1.2, 0.03, 0.4), (2.4, -2.4, 0.0, 0.01), (-0.02, 0.3))
+)
+"""Completions' tokens, by their log-probabilities when the ratio's denominator was taken, and when they were sampled:
+on both sides of every usual bound of their ratio (0.5, 2.0, 5.0), token by token and in the whole completion."""
+CORRECTION = re.compile(r"(token|sequence)_(truncate|mask) \[(\S+), (\S+)\]")
+"""Corrections towards the sampler that have a formula here."""
 
 
 class EvidenceContract(RecordedLaws):
@@ -117,6 +128,30 @@ class EvidenceContract(RecordedLaws):
     def native_completion_gradient(self, case: ValidCase, tokens: Sequence[Token]) -> Sequence[float] | None:
         """The gradient of the mean loss of one completion's tokens, which all have its advantage, with respect to the
         log-probability of each."""
+
+    def native_micro_batches(self, case: ValidCase) -> Sequence[int] | None:
+        """The completions of each micro-batch in which one replica of the model trains its share of the run's first
+        optimizer step."""
+
+    def native_kl_rewards(self, case: ValidCase, tokens: Sequence[Token]) -> Sequence[float] | None:
+        """The KL penalty, below zero where it takes away, that the rewards of completions of one token each get, whose
+        log-probability is `old` and by the reference model `reference`."""
+
+    def native_staleness(self, case: ValidCase) -> float | None:
+        """The largest age of weights whose completions are trained, as the framework's own queue, buffer or version
+        check lets it be, and counted as there; `math.inf`: nothing bounds it."""
+
+    def native_trained_tokens(
+        self, case: ValidCase, lengths: Sequence[int], truncated: Sequence[bool]
+    ) -> Sequence[int | None] | None:
+        """The tokens of each completion that the loss trains, groups one after another; None for a completion that does
+        not reach training. lengths: tokens of each. truncated: whether it was cut at the length limit."""
+
+    def native_sampler_factors(
+        self, case: ValidCase, completions: Sequence[Sequence[tuple[float, float]]]
+    ) -> Sequence[Sequence[float]] | None:
+        """The factor of each token's loss that corrects towards the sampler. completions: the log-probabilities of each
+        token, as the trainer computes it for the weights of the rollout, and as the sampler said it."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """A test of each law for each case."""
@@ -193,6 +228,48 @@ class EvidenceContract(RecordedLaws):
             found = self._asked("ratio", valid_case, tokens)
             _alike(f"gradients ({spec.objective.ratio_level} is said)", found, _gradients_of(spec, tokens, alone=False))
 
+    def test_a_micro_batch_has_the_frameworks_completions(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        found = self._asked("micro_batches", valid_case)
+        said = _micro_batches_of(spec)
+        assert sorted(found) == sorted(said), f"a replica trains micro-batches of {found} natively, {said} are said"
+
+    def test_rewards_have_the_frameworks_kl_penalty(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        found = self._asked("kl_rewards", valid_case, TOKENS)
+        said = _kl_rewards_of(spec.objective, TOKENS)
+        for token, native, ours in zip(TOKENS, found, said, strict=True):
+            close = math.isclose(native, ours, rel_tol=NEAR, abs_tol=NEAR)
+            assert close, f"{token}: KL takes {native:.6g} natively, {ours:.6g} by {spec.objective}"
+
+    def test_completions_are_as_old_as_the_framework_lets_them_be(self, valid_case: ValidCase) -> None:
+        staleness = self._spec(valid_case).staleness
+        found = self._asked("staleness", valid_case)
+        said = 0 if staleness.mode == "sync" else math.inf if staleness.maximum is None else staleness.maximum
+        assert found == said, f"completions are up to {found} {staleness.unit} old natively, {said} are said"
+
+    def test_truncated_completions_train_as_in_the_framework(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        lengths = [LENGTHS[place % len(LENGTHS)] for place in range(2 * spec.rollout.completions_per_prompt)]
+        truncated = [place % 3 == 0 for place in range(len(lengths))]
+        found = self._asked("truncated", valid_case, lengths, truncated)
+        rule = spec.rollout.truncated_completions
+        cut = {"mask": 0, "drop": None}
+        said = [cut[rule] if off and rule != "keep" else lengths[place] for place, off in enumerate(truncated)]
+        assert found == said, f"completions of {lengths} tokens train {found} natively, {said} as {rule} is said"
+
+    def test_tokens_are_corrected_towards_the_sampler_as_in_the_framework(self, valid_case: ValidCase) -> None:
+        spec = self._spec(valid_case)
+        found = self._asked("corrections", valid_case, SAMPLED)
+        said = _factors_of(spec.objective.sampler_correction)
+        what = f"corrections towards the sampler ({spec.objective.sampler_correction} is said)"
+        _alike(what, _flat(found), _flat(said))
+
+    @classmethod
+    def _is_filled(cls, law: str) -> bool:
+        name = LAWS[law].method
+        return getattr(cls, name) is not getattr(EvidenceContract, name)
+
     def _spec(self, case: ValidCase) -> Spec:
         return spec_of(self._valid(case))
 
@@ -240,6 +317,56 @@ def _steps_of(spec: Spec) -> list[int]:
     size = next(_dataset_sizes(spec))
     steps = _planned(spec, size).steps_using(0)
     return [sum(member.rollout == 0 for member in step.members) for step in steps]
+
+
+def _micro_batches_of(spec: Spec) -> list[int]:
+    """The micro-batches of the first optimizer step on one replica."""
+    if spec.micro_batch.tokens_per_device is not None:
+        vacuous("micro_batch.tokens_per_device: lengths decide how many completions a micro-batch has")
+    share = _steps_of(spec)[0] / spec.topology.data_parallel_size
+    if share.denominator > 1:
+        vacuous(f"a replica's share of a step is {float(share):.4g} completions")
+    size = spec.micro_batch.completions_per_device or int(share)
+    return [min(size, int(share) - begun) for begun in range(0, int(share), size)]
+
+
+def _kl_rewards_of(objective: Objective, tokens: Sequence[Token]) -> list[float]:
+    """The KL penalty of each token's reward, by the formulas of the estimators."""
+    if objective.kl_placement != "reward" or not objective.kl_coefficient:
+        return [0.0] * len(tokens)
+    try:
+        import torch
+    except ImportError:
+        return vacuous("the estimates of KL need torch")
+    from batchbridge.kit.objectives import kl_losses
+
+    old, reference = (
+        torch.tensor([[getattr(token, name)] for token in tokens], dtype=torch.float64) for name in ("old", "reference")
+    )
+    in_loss = dataclasses.replace(objective, kl_placement="loss")
+    try:
+        penalty = kl_losses(in_loss, old, old, reference, torch.ones_like(old))
+    except ValueError as refused:
+        return vacuous(str(refused))
+    assert penalty is not None
+    return [-float(one) for one in penalty[:, 0]]
+
+
+def _factors_of(correction: str | None) -> list[list[float]]:
+    """The factor of each token's loss of `SAMPLED`."""
+    if correction is None:
+        return [[1.0] * len(completion) for completion in SAMPLED]
+    read = CORRECTION.fullmatch(correction)
+    if read is None:
+        return vacuous(f"objective.sampler_correction = {correction}: no formula of it is here")
+    low, high = (default if said == "-" else float(said) for said, default in ((read[3], 0.0), (read[4], math.inf)))
+    factors = []
+    for completion in SAMPLED:
+        apart = [before - sampled for before, sampled in completion]
+        ratios = [math.exp(sum(apart) if read[1] == "sequence" else one) for one in apart]
+        masked = read[2] == "mask"
+        factors.append([float(low <= one <= high) * one if masked else min(max(one, low), high) for one in ratios])
+    return factors
 
 
 def _gradients_of(spec: Spec, tokens: Sequence[Token], *, alone: bool = True) -> list[float]:

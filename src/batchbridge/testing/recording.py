@@ -85,7 +85,7 @@ class RecordedLaws(Laws):
             stored = read(self.record)
             code = list(differences(stored["code"], now["code"]))
             assert not code, f"{self.package} has other functions than {self.record.name}: {code[:4]}; {ANEW}"
-            others = list(differences(stored, now))
+            others = list(differences(self._of_filled(stored), now))
             assert not others, f"{len(others)} answers are not those of {self.record.name}: {others[:4]}"
         self._held(held_of(now))
 
@@ -93,6 +93,27 @@ class RecordedLaws(Laws):
         if self.record is None or not self.record.is_file():
             vacuous("nothing is recorded")
         self._held(held_of(read(self.record)))
+
+    @classmethod
+    def _is_filled(cls, law: str) -> bool:
+        """Whether the author has written the method of a law."""
+        raise NotImplementedError
+
+    @classmethod
+    def _of_filled(cls, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A record without the questions that were asked of nobody, as older ones have them."""
+
+        def counts(question: str, answer: Any) -> bool:
+            law = question.partition(" ")[0]
+            return answer is not None or law not in LAWS or cls._is_filled(law)
+
+        return {
+            **record,
+            "cases": {
+                name: {**one, "answers": {key: said for key, said in one["answers"].items() if counts(key, said)}}
+                for name, one in record["cases"].items()
+            },
+        }
 
     def _held(self, wanted: Mapping[str, Any]) -> None:
         held = self.adapter_class().held()
@@ -110,6 +131,8 @@ def answered(contract: RecordedLaws, law: str, case: ValidCase, given: Sequence[
     """The framework's answer; the recorded one where the framework is not there and there is a record. None: there is
     no function to ask."""
     kind = type(contract)
+    if not kind._is_filled(law):  # a record may be older than the law
+        return None
     if kind.record is not None and kind.package_folder() is None:
         return _replayed(kind.record, case, _question(law, given))
     answers = _answers_of(kind)
@@ -263,7 +286,7 @@ def _digest(text: str) -> str:
 
 def _listed(answer: Any, given: Sequence[Any]) -> Any:
     """An answer as lists; of rollouts without end the first ones, of three epochs of prompts."""
-    if answer is None or isinstance(answer, int):
+    if answer is None or isinstance(answer, int | float):
         return answer
     if not hasattr(answer, "__next__"):
         return [list(one) if isinstance(one, Sequence) else one for one in answer]

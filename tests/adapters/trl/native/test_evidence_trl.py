@@ -33,6 +33,7 @@ RUN: dict[str, Any] = {
 }
 
 
+MICRO = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
 TRAINER, UTILS = "trainer/grpo_trainer.py: GRPOTrainer.", "trainer/utils.py: "
 LOOP = (f"{TRAINER}get_train_dataloader", f"{TRAINER}_get_train_sampler", f"{UTILS}RepeatSampler.__iter__")
 BATCHES = (*LOOP, f"{TRAINER}_prepare_inputs", f"{TRAINER}training_step")
@@ -46,6 +47,9 @@ FUNCTIONS = {
     "weights": SCORED,
     "gradients": SCORED[:2],
     "ratio": SCORED[:2],
+    "micro_batches": (*BATCHES, f"{UTILS}split_tensor_dict"),
+    "truncated": SCORED[:1],
+    "corrections": SCORED[:1],
 }
 """TRL's functions behind each answer. get_gamma_weights is vespo's, of which the oracle knows no gradient."""
 
@@ -56,9 +60,12 @@ class Asked(ScriptedRollouts):
     group: int
     lengths: Sequence[int] = ()
     rewards: Sequence[float] = ()
+    truncated: Sequence[bool] = ()
 
     def completion(self, prompt: int, sample: int) -> list[int]:
-        return [*[FIRST_WORD] * (self.lengths[prompt * self.group + sample] - 1), EOS]
+        place = prompt * self.group + sample
+        cut = any(self.truncated[place : place + 1])
+        return [*[FIRST_WORD] * (self.lengths[place] - 1), FIRST_WORD if cut else EOS]
 
     def loss_mask(self, prompt: int, sample: int) -> list[int]:
         return [1] * len(self.completion(prompt, sample))
@@ -89,25 +96,27 @@ class TrlsFunctions(EvidenceContract):
     """Trainers and runs by case: building one costs more than all that it is asked."""
 
     def trainer(self, case: ValidCase, script: ScriptedRollouts | None = None, prompts: int = 8, **more: Any) -> Any:
-        settings = {**case.source.values, **more}
+        settings = {**case.source.values, "use_vllm": False, **more}  # what vLLM would say is asked for
         policy = tiny_policy(layers=1, width=8)
         return scripted_trainer(self.kept_in, script=script, prompts=prompts, policy=policy, **settings)
 
-    def run(self, case: ValidCase, prompts: int, **more: Any) -> tuple[list[list[int]], list[list[int]]]:
-        """The prompts of each rollout, and the rollout of each row of each optimizer step."""
+    def run(self, case: ValidCase, prompts: int, **more: Any) -> tuple[list[list[int]], list[list[list[int]]]]:
+        """The prompts of each rollout, and the rollout of each row of each micro-batch of each optimizer step."""
         key = (case.name, prompts, *more.items())
         if key not in self.made:
             self.made[key] = ran(self.trainer(case, prompts=prompts, **more))
         return self.made[key]
 
-    def scored(self, case: ValidCase, lengths: Sequence[int], rewards: Sequence[float] = ()) -> tuple[Any, Any]:
+    def scored(
+        self, case: ValidCase, lengths: Sequence[int], rewards: Sequence[float] = (), truncated: Sequence[bool] = ()
+    ) -> tuple[Any, Any]:
         """A trainer, and what it makes of a rollout of such completions."""
         size = case.source.values["num_generations"]
         if case.name not in self.made:
             script = Asked()
             self.made[case.name] = script, self.trainer(case, script)
         script, trainer = self.made[case.name]
-        script.ask(group=size, lengths=lengths, rewards=rewards or [1.0] * len(lengths))
+        script.ask(group=size, lengths=lengths, rewards=rewards or [1.0] * len(lengths), truncated=truncated)
         vars(trainer).pop("_get_per_token_logps_and_entropies", None)
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = case.source.values["gradient_accumulation_steps"]
@@ -127,7 +136,7 @@ class TrlsFunctions(EvidenceContract):
         size = case.source.values["num_generations"]
         prompts = 4 * self.scored(case, [1] * size)[0].args.generation_batch_size // size
         _, steps = self.run(case, prompts, num_train_epochs=1, max_steps=-1)
-        shares = [rows.count(0) for rows in steps]
+        shares = [sum(rows.count(0) for rows in step) for step in steps]
         return [share for share in shares if share]
 
     def native_advantages(self, case: ValidCase, groups: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -153,6 +162,41 @@ class TrlsFunctions(EvidenceContract):
     def native_completion_gradient(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
         return self.of_rows(case, [tokens, tokens])[0]
 
+    def native_micro_batches(self, case: ValidCase) -> list[int]:
+        size = case.source.values["num_generations"]
+        prompts = 4 * self.scored(case, [1] * size)[0].args.generation_batch_size // size
+        _, steps = self.run(case, prompts, max_steps=1)
+        return [len(rows) for rows in steps[0]]
+
+    def native_trained_tokens(
+        self, case: ValidCase, lengths: Sequence[int], truncated: Sequence[bool]
+    ) -> list[int | None]:
+        inputs = self.scored(case, lengths, truncated=truncated)[1]
+        return [int(one) for one in inputs["completion_mask"].sum(1)]
+
+    def native_sampler_factors(
+        self, case: ValidCase, completions: Sequence[Sequence[tuple[float, float]]]
+    ) -> list[list[float]]:
+        size, lengths = case.source.values["num_generations"], list(map(len, completions))
+        lengths += [1] * (-len(lengths) % size)
+        self.scored(case, lengths)
+        script, trainer = self.made[case.name]
+        rows = [{"prompt": script.prompt(place // size)} for place in range(len(lengths))]
+        generated = list(trainer._generate([row["prompt"] for row in rows]))
+        before = torch.zeros(len(lengths), max(lengths), dtype=torch.float64)
+        generated[4] = [[sampled for _, sampled in tokens] for tokens in completions]
+        generated[4] += [[0.0]] * (len(lengths) - len(completions))
+        for row, tokens in zip(before, completions, strict=False):
+            row[: len(tokens)] = torch.tensor([one for one, _ in tokens], dtype=torch.float64)
+        ours = {"use_vllm": case.source.values.get("use_vllm", False), "_generate": lambda prompts: generated}
+        ours["_get_per_token_logps_and_entropies"] = lambda *words, **options: (before, None, None)
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in ours.items():
+                patched.setattr(trainer, name, value)
+            inputs = trainer._generate_and_score_completions(rows)
+        factors = inputs.get("importance_sampling_ratio", torch.ones(1, 1)).expand(before.shape).tolist()
+        return [row[: len(tokens)] for row, tokens in zip(factors, completions, strict=False)]
+
     def of_rows(self, case: ValidCase, rows: Sequence[Sequence[Token]]) -> list[list[float]]:
         """The gradient of the mean loss of each row, at each of its tokens."""
         length, size = len(rows[0]), case.source.values["num_generations"]
@@ -176,10 +220,10 @@ class TrlsFunctions(EvidenceContract):
         return [[one / sum(weight) for one in row] for row, weight in zip(found, weights, strict=True)]
 
 
-def ran(trainer: Any) -> tuple[list[list[int]], list[list[int]]]:
+def ran(trainer: Any) -> tuple[list[list[int]], list[list[list[int]]]]:
     """Transformers' own loop with TRL's own batches, in which nothing is generated and no loss computed."""
     rollouts: list[list[int]] = []
-    steps: dict[int, list[int]] = {}
+    steps: dict[int, list[list[int]]] = {}
     script, size = ScriptedRollouts(), trainer.num_generations
 
     def generate(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -190,7 +234,7 @@ def ran(trainer: Any) -> tuple[list[list[int]], list[list[int]]]:
         return {"rollout": torch.full([len(rows)], len(rollouts) - 1)}
 
     def loss(model: Any, inputs: Any, *others: Any, **options: Any) -> torch.Tensor:
-        steps.setdefault(trainer.state.global_step, []).extend(inputs["rollout"].tolist())
+        steps.setdefault(trainer.state.global_step, []).append(inputs["rollout"].tolist())
         return next(model.parameters()).sum() * 0.0
 
     trainer._generate_and_score_completions, trainer.compute_loss = generate, loss
@@ -225,6 +269,14 @@ class TestTrl(TrlsFunctions):
         case("cispo, KL", loss_type="cispo", epsilon_high=5.0, beta=0.1, steps_per_generation=1),
         case("sapo", loss_type="sapo", num_generations=8),
         case("vespo", loss_type="vespo"),
+        case("truncated, four micro-batches", mask_truncated_completions=True, **MICRO),
+        case("a cap", use_vllm=True, vllm_importance_sampling_mode="token_truncate"),
+        case(
+            "a mask",
+            use_vllm=True,
+            vllm_importance_sampling_mode="sequence_mask",
+            vllm_importance_sampling_clip_max=2.0,
+        ),
     )
 
 
@@ -257,6 +309,28 @@ MISREADINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "cispo's bound is one above": ("gradients", "cispo, KL", {"objective.clip_high": 0.2}),
     "delta bounds nothing": ("gradients", "dr_grpo, delta", {"objective.dual_clip": None}),
     "the ratio is a token's": ("ratio", "gspo, two passes", {"objective.ratio_level": "token"}),
+    "a micro-batch is a step": (
+        "micro_batches",
+        "truncated, four micro-batches",
+        {"micro_batch.completions_per_device": 8},
+    ),
+    "truncated completions train": (
+        "truncated",
+        "truncated, four micro-batches",
+        {"rollout.truncated_completions": "keep"},
+    ),
+    "truncated completions do not train": ("truncated", "grpo, KL", {"rollout.truncated_completions": "mask"}),
+    "tokens are corrected without a cap": (
+        "corrections",
+        "a cap",
+        {"objective.sampler_correction": "token_truncate [-, -]"},
+    ),
+    "whole completions are tokens": (
+        "corrections",
+        "a mask",
+        {"objective.sampler_correction": "token_mask [-, 2.0]"},
+    ),
+    "nothing is corrected": ("corrections", "a mask", {"objective.sampler_correction": None}),
     "the ratio is the sequence's": ("ratio", "grpo, KL", {"objective.ratio_level": "sequence"}),
 }
 
