@@ -59,6 +59,7 @@ class TrlAdapter(PackagedAdapter):
     resumes = "`trainer.train(resume_from_checkpoint=True)`, with the same output_dir"
     packs = True
     finds_budgets = True
+    measures_passes = "batchbridge_trl.measured_passes:measure"
     elsewhere = ("BB-TRL-100",)
     texts = "batchbridge_trl.texts:TEXTS"
     tries = "batchbridge_trl.trying:TRIAL"

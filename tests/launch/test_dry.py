@@ -81,6 +81,20 @@ def test_what_is_about_training_does_not_go_with_a_dry_run(tmp_path: Path, optio
     assert f"{option.partition('=')[0]} is about training" in ran.stderr
 
 
+def test_memory_is_measured_where_nothing_is_trained_alone(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "batchbridge", "run", "--memory", "--framework", "trl", "--", "true"]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == USAGE
+    assert "give --dry, too" in ran.stderr
+
+
+def test_a_framework_whose_passes_are_not_measured_says_so_before_it_starts(tmp_path: Path) -> None:
+    ran = dry(tmp_path, "--memory", "--framework", "openrlhf", "--", sys.executable, "-c", "open('ran', 'w')")
+    assert ran.returncode == USAGE
+    assert "the adapter of openrlhf does not measure passes (run --dry --memory): leave --memory out" in ran.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_dry_run_leaves_no_process_behind(tmp_path: Path) -> None:
     """A command whose workers stay: all of its session is ended."""
     stays = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"

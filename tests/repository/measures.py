@@ -242,7 +242,8 @@ KIT_READING = """
 KIT_RUNNING = """
     allowing before_update carried_rows checkpoints code_names ddp_exchange deepspeed device_memory drift
     enforced_fields foreseen found_budgets gradient_origins gradient_sketches identified_rows joined_rows lifecycle
-    measuring model_inputs new_start objectives observing optimizer_groups own_terms packable packed_batches packing
+    measured_passes measuring
+    model_inputs new_start objectives observing optimizer_groups own_terms packable packed_batches packing
     patches probing producers proven ranks refusals refused replicas reporting rollout_observer rounding row_digests
     step_cost step_driver step_probe ticked_schedule update_layer update_probe worker_layer workers workers_ray
 """
@@ -262,7 +263,8 @@ ADAPTER_RUNNING = """
     columns inputs
     completions candidates candidates_v1 membership turns answers images exchange shares sharding sharing
     shared_prompts sequences rings weights carriers loss_terms reward_tap advantages clock checkpoints compute_time
-    found_budget padding_free deepspeed sharded_files own_methods swift_rows unsloth_code unsloth_settings unsloth_steps
+    found_budget measured_passes
+    padding_free deepspeed sharded_files own_methods swift_rows unsloth_code unsloth_settings unsloth_steps
 """
 """Files and folders of adapters that `run`, `wrap`, `observe` and `try` need."""
 BOTH_SIDES = {"verl": "reading", "openrlhf": "running"}

@@ -25,12 +25,36 @@ def judged_trainer(trainer: Any) -> str:
     return json.dumps({"text": found.text(lang="en"), "code": EXIT_CODES[found.verdict]})
 
 
+def judged_and_measured(trainer: Any) -> str:
+    """The same, with the memory that the trainer's passes take behind it; the exit code is that of the judgement."""
+    from batchbridge import CannotAttach
+    from batchbridge.contract import plugins
+
+    judged = json.loads(judged_trainer(trainer))
+    for adapter in (adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)):
+        try:
+            if not adapter.measures_passes:
+                raise CannotAttach({"measured_passes": not_measured(adapter.framework)})
+            said = adapter.measure_passes(trainer)
+        except CannotAttach as refusal:
+            said = "\n".join(f"memory of passes: not measured: {reason}" for reason in refusal.reasons.values())
+        judged["memory"] = said
+    return json.dumps(judged)
+
+
+def not_measured(framework: str) -> str:
+    """The reason why no pass is measured, and the way out."""
+    return f"the adapter of {framework} does not measure passes (run --dry --memory): leave --memory out"
+
+
 def told_by_receipts(receipts: list[str]) -> tuple[str, int]:
     """The text that is printed, and the exit code, of the receipts of all processes: ranks of one run say the same; of
-    different trainers each is printed, and the worst code counts."""
+    different trainers each is printed, and the worst code counts. The memory is that of one process: of ranks, whose
+    devices are alike."""
     from batchbridge.cli.main import INVALID
 
     found = [json.loads(receipt) for receipt in receipts]
     texts = list(dict.fromkeys(str(one["text"]) for one in found))
+    texts += [str(one["memory"]) for one in found if "memory" in one][:1]
     codes = {int(one["code"]) for one in found}
     return "\n\n".join(texts), INVALID if INVALID in codes else max(codes)

@@ -76,6 +76,7 @@ class _Budget(click.IntRange):
 )
 @click.option("-v", "--verbose", is_flag=True, help="List every patch of the trainer.")
 @click.option("--dry", is_flag=True, help="Train nothing: end once the trainer is built, explain and judge it.")
+@click.option("--memory", is_flag=True, help="With --dry: measure the memory that the trainer's passes take, too.")
 @click.option("--handed-over", is_flag=True, hidden=True, help="Go on with a launch that was sent with a job.")
 @click.option(
     "--framework",
@@ -98,6 +99,7 @@ def command(
     expect_within: int,
     verbose: bool,
     dry: bool,
+    memory: bool,
     handed_over: bool,
     framework: str | None,
     words: tuple[str, ...],
@@ -109,10 +111,13 @@ def command(
     started, 4 where it ended well without a trainer that BatchBridge wrapped, or could not have been reached.
 
     With --dry COMMAND runs until it would train: its trainer is explained and judged as it stands, no optimizer step is
-    taken, and the exit codes are those of check (4, too, where no trainer was built).
+    taken, and the exit codes are those of check (4, too, where no trainer was built). With --memory
+    passes over rows of made-up tokens are run there with the trainer's own model: the memory of two sizes is
+    extrapolated, and a third is held against it.
     """
     if handed_over:
         return _go_on(words)
+    from batchbridge.cli._dry import not_measured
     from batchbridge.contract import plugins
     from batchbridge.meaning.spec import MicroBatch, Spec, Staleness
     from batchbridge.reading import read
@@ -145,13 +150,24 @@ def command(
         raise click.UsageError(no_packing(own.framework))
     if tokens_per_device == "auto" and asked and not any(adapter.finds_budgets for adapter in asked):
         raise click.UsageError(no_finding(own.framework))
+    if memory and not dry:
+        raise click.UsageError("--memory measures a trainer that trains nothing: give --dry, too")
+    if memory and asked and not any(adapter.measures_passes for adapter in asked):
+        raise click.UsageError(not_measured(own.framework))
     if dry:
         asked_for: dict[str, object] = {"--spec": spec_file, "--like": like, "--sync": sync, "--ledger": ledger}
         asked_for |= {"--allow": allow, "--tokens-per-device": tokens_per_device, "--report-to": report_to}
         if useless := [option for option, value in asked_for.items() if value]:
             raise click.UsageError(f"--dry trains nothing, and {useless[0]} is about training: give one of the two")
         return _dry(
-            words, Launch(framework=own.framework, hooks=hooks, expect_within=expect_within, instead=_JUDGED), stop
+            words,
+            Launch(
+                framework=own.framework,
+                hooks=hooks,
+                expect_within=expect_within,
+                instead=_MEASURED if memory else _JUDGED,
+            ),
+            stop,
         )
     if known and own.verdict == "invalid":
         click.echo(check(" ".join(words[:3]), own), err=True)
@@ -200,6 +216,8 @@ def command(
 
 _JUDGED = "batchbridge.cli._dry:judged_trainer"
 """The place of what judges a trainer in its own process."""
+_MEASURED = "batchbridge.cli._dry:judged_and_measured"
+"""The place of what measures its passes, too."""
 
 
 def _dry(words: tuple[str, ...], launch: Launch, stop: Stop | None) -> int:

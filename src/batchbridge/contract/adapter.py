@@ -104,6 +104,10 @@ class Adapter(ABC):
     """Whether `attach` can find a token budget while the run goes on; if not, `wrap(tokens_per_device="auto")` is
     refused."""
 
+    measures_passes: ClassVar[str] = ""
+    """The place of the function that measures the memory of a trainer's passes, `module:NAME`; see `measure_passes`.
+    Empty: `batchbridge run --dry --memory` is refused."""
+
     resumes: ClassVar[str] = ""
     """The way in which the command of a run that died goes on from its newest checkpoint: what is added to it, or that
     it is the same. Empty: nobody says so to the user."""
@@ -372,6 +376,14 @@ class Adapter(ABC):
         """
         reported: Attachment = _named(self.reports)(trainer, attachment)
         return reported
+
+    def measure_passes(self, trainer: object) -> str:
+        """The memory that forward and backward passes of a built trainer take, as lines for a person; the trainer is of
+        no use afterwards. Only asked where `measures_passes` is set, which names what does it. Raises `CannotAttach`
+        where this trainer's are not measured.
+        """
+        measured: str = _named(self.measures_passes)(trainer).text()
+        return measured
 
     def _runtime(self) -> Any:
         """The `batchbridge.kit.lifecycle.Runtime` that `runtime` names."""

@@ -14,6 +14,9 @@ from typing import Any, NoReturn
 from batchbridge.running.launch import JUDGED, TRAINER, Launch, arrived, current_launch, named
 from batchbridge.running.telling import tell
 
+_judged: list[Any] = []
+"""The trainer that this process ends with: one that is measured comes to its own `train` again."""
+
 
 def follow(trainer: Any) -> Any:
     """Wraps a trainer as the launch asks, reports it on stderr and beside the ledger, and returns it; without a launch
@@ -22,9 +25,10 @@ def follow(trainer: Any) -> Any:
     What an adapter's hook calls in the process of the trainer. Raises `CannotAttach` with every reason.
     """
     launch = current_launch()
-    if launch is None:
+    if launch is None or _judged:
         return trainer
     if launch.instead:
+        _judged.append(trainer)
         _end(launch, named(launch.instead)(trainer))
     from batchbridge.running.wrap import wrap
 
@@ -88,6 +92,8 @@ def follow_before(cls: Any, method: str, only: Callable[[Any], bool] = lambda tr
         if not isinstance(self, cls) or not only(self):
             return native(self, *arguments, **options)
         launch = current_launch()
+        if _judged:
+            return native(self, *arguments, **options)
         if "batchbridge" in vars(self) and not (launch is not None and launch.instead):
             # wrapped by this, or by the script itself
             arrived(f"{TRAINER}-{os.getpid()}", self.batchbridge.report())

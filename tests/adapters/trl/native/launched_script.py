@@ -2,7 +2,8 @@
 
 With --wrapped it wraps its trainer by hand; with --none it builds no trainer; with --copy one that is named as R1-V's,
 on transformers' own class. With --killed the second rank is killed after its third optimizer step; with --resume the
-run goes on from its newest checkpoint. Any other word is its own setting.
+run goes on from its newest checkpoint. With --limited-memory the CPU's memory has a limit, a stand-in. Any
+other word is its own setting.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
 from batchbridge import wrap
+from batchbridge.kit import device_memory
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_on_cpu.leaving import leave
+from batchbridge_on_cpu.limited_memory import LimitedMemory
 from batchbridge_trl.testing import scripted_trainer
 
 
@@ -51,6 +54,9 @@ def main(folder: Path, *words: str) -> None:
         trainer.add_callback(Killed())
     if "--wrapped" in words:
         wrap(trainer, mode="observe", ledger=folder / "by_hand")
+    if "--limited-memory" in words:
+        memory = LimitedMemory(1 << 30)
+        device_memory.memory_of = lambda device: memory
     trainer.train(resume_from_checkpoint="--resume" in words or None)
 
 

@@ -200,6 +200,23 @@ def test_a_dry_run_takes_no_step_and_judges_the_trainer_that_was_built(tmp_path:
     assert left == ["out"], "no checkpoint and no tracker's run"
 
 
+def test_a_dry_run_on_a_cpu_says_why_no_pass_is_measured(tmp_path: Path) -> None:
+    ran = started(tmp_path, *COMMANDS["python"], str(tmp_path), options=("--dry", "--memory"))
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert "VALID" in ran.stdout
+    assert "memory of passes: not measured: a CPU's memory is everybody's" in ran.stdout
+
+
+@pytest.mark.parametrize("how", ["python", "torchrun"])
+def test_a_dry_run_measures_passes_in_the_processes_that_built_the_trainer(tmp_path: Path, how: str) -> None:
+    """With a stand-in for the device's memory: the trainer comes to its own `train` again, which follows no launch."""
+    ran = started(tmp_path, *COMMANDS[how], str(tmp_path), "--limited-memory", options=("--dry", "--memory"))
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert "VALID" in ran.stdout
+    assert "held against a pass over" in ran.stdout
+    assert ran.stdout.count("weights, gradients, optimizer state") == 1
+
+
 def test_a_dry_run_of_a_script_without_a_trainer_is_not_judged(tmp_path: Path) -> None:
     ran = dry(tmp_path, *COMMANDS["python"], str(tmp_path), "--none")
     assert ran.returncode == 4
