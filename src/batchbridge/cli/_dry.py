@@ -37,7 +37,7 @@ def judged_and_measured(trainer: Any) -> str:
                 raise CannotAttach({"measured_passes": not_measured(adapter.framework)})
             said = adapter.measure_passes(trainer)
         except CannotAttach as refusal:
-            said = "\n".join(f"memory of passes: not measured: {reason}" for reason in refusal.reasons.values())
+            said = "\n".join(f"the memory of passes is not known: {reason}" for reason in refusal.reasons.values())
         judged["memory"] = said
     return json.dumps(judged)
 

@@ -60,8 +60,8 @@ class MeasuredPasses:
 
     @property
     def error(self) -> float | None:
-        """What the pass of `CHECKED` rows took, less what was foretold, as a share of the latter; None: it was not
-        run."""
+        """The bytes of the pass of `CHECKED` rows less those that were foretold, as a share of the latter; None: it was
+        not run."""
         if len(self.passes) <= len(ROWS):
             return None
         last = self.passes[-1]
