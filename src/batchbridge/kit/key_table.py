@@ -46,7 +46,9 @@ class Key(NamedTuple):
     key: its name, dotted where it stands in a mapping. kind: what it takes. default: the framework's own. field: the
     canonical field that it decides alone, or fields. values: what its values mean there, where they are not the
     field's. versions: a PEP 440 range, empty for all. unit, meaning: one line for people and for an editor's schema.
-    fixed: these versions have no such key; the framework does what `default` says.
+    fixed: these versions have no such key; the framework does what `default` says. opens: canonical fields, or groups
+    of them, that cannot be told of a value other than `default`, or, with a mapping `values`, of one that is not in it:
+    the run is then undecided.
     """
 
     key: str
@@ -58,6 +60,14 @@ class Key(NamedTuple):
     unit: str = ""
     meaning: str = ""
     fixed: bool = False
+    opens: str | tuple[str, ...] = ()
+
+    def leaves_open(self, value: Any) -> tuple[str, ...]:
+        """The canonical fields, and groups of them, that a value leaves open."""
+        known = self.values if isinstance(self.values, Mapping) else (self.default,)
+        if not self.opens or any(value == one for one in known):
+            return ()
+        return (self.opens,) if isinstance(self.opens, str) else self.opens
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -157,6 +167,19 @@ class Codes(NamedTuple):
     def of(cls, prefix: str) -> Codes:
         """`prefix`-001 to 006, in this order."""
         return cls(*(f"{prefix}-{number:03}" for number in range(1, 7)))
+
+
+class NativeSettings(dict[str, Any]):
+    """A framework's settings by native key, and what is said beside them of the run.
+
+    devices: those that train the policy; None: nobody says them. dataset_size: prompts; None: nobody says it.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any] | None = None, *, devices: int | None = None, dataset_size: int | None = None
+    ) -> None:
+        super().__init__(settings or {})
+        self.devices, self.dataset_size = devices, dataset_size
 
 
 class SourceSettings(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import mul
 from typing import Any, ClassVar
@@ -20,10 +20,20 @@ from batchbridge.contract.error_text import RuleRow
 from batchbridge.contract.reading import Behaviour, Context, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
-from batchbridge.kit.key_table import Key, Together, Unsayable, field_values, keys_of, read_values, settings_in
+from batchbridge.kit.key_table import (
+    Key,
+    NativeSettings,
+    Together,
+    Unsayable,
+    field_values,
+    keys_of,
+    read_values,
+    settings_in,
+)
 from batchbridge.kit.rule_table import Rule, checked, defects, findings
-from batchbridge.kit.values import FieldValue, spec_of
+from batchbridge.kit.values import FieldValue, shown, spec_of
 from batchbridge.kit.writing import Problems
+from batchbridge.meaning.fields import leaves
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import Spec
 
@@ -45,8 +55,8 @@ class TableAdapter(FramedAdapter):
     follows: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Settings that follow another where nobody gives them, or null: each with the key of that one, or of those whose
     product it is. A setting that follows others stands behind them."""
-    rules: ClassVar[Sequence[Rule[Mapping[str, Any]]]] = ()
-    """The framework's rules and defects, over native settings."""
+    rules: ClassVar[Sequence[Rule[Any]]] = ()
+    """The framework's rules and defects, over native settings, with devices and prompts as `derive` has them."""
     devices: ClassVar[int | None] = None
     """The devices that it always trains on; None: any number."""
     strict: ClassVar[Sequence[str] | None] = None
@@ -88,8 +98,10 @@ class TableAdapter(FramedAdapter):
         """Devices among those of the settings that do not train: where others generate."""
         return 0
 
-    def derive(self, native: Mapping[str, Any]) -> Mapping[str, FieldValue]:
-        """Canonical values that several settings say together. Raises `ValueError` naming what they leave open."""
+    def derive(self, native: NativeSettings) -> Mapping[str, FieldValue]:
+        """Canonical values that several settings say together, or they and the devices (`native.devices`) or the
+        dataset's prompts (`native.dataset_size`, None where nobody says it). Raises `ValueError` naming what is left
+        open."""
         return {}
 
     def restate(self, spec: Spec) -> Mapping[str, Any]:
@@ -143,16 +155,18 @@ class TableAdapter(FramedAdapter):
         for key, value in self.filled(given.native).items():
             given.fill(key, value)
         devices = self._devices(rows, given.native, given.places, context, found)
+        native = NativeSettings(given.native, devices=devices, dataset_size=context.dataset_size)
+        found += self._left_open(rows.values(), native, given.places)
         reading = dataclasses.replace(
             self.unread(version, found, context),
-            native=given.native,
+            native=native,
             given=given.places,
             findings=tuple(found),
-            run=given.native,
+            run=native,
         )
         if devices is None or any(finding.severity == "error" or finding.undecided for finding in found):
             return reading
-        broken = findings(self.rules, given.native, version, lambda keys: ())
+        broken = findings(self.rules, native, version, lambda keys: ())
         if any(finding.severity == "error" for finding in broken):  # `check` says it; there is no run to mean anything
             return reading
         try:
@@ -160,26 +174,44 @@ class TableAdapter(FramedAdapter):
                 path: FieldValue(value, None, f"so in the code of {self.framework}")
                 for path, value in self.constants.items()
             }
-            fields |= field_values(rows.values(), given.native)
+            fields |= field_values(rows.values(), native)
             if len(worlds := _worlds(rows)) > 1:
                 fields[WORLD] = FieldValue(devices, None, " x ".join(worlds), tuple(worlds))
             for several in self.together:
-                fields |= several.field_values(given.native)
-            fields |= self.derive(given.native)
+                fields |= several.field_values(native)
+            fields |= self.derive(native)
             fields = {path: self._following(entry, given.places) for path, entry in fields.items()}
         except ValueError as left_open:
             finding = Finding(self.codes.undecided, "error", "config", str(left_open), undecided=True)
             return dataclasses.replace(reading, findings=(*found, finding))
         if WORLD not in fields or fields[WORLD].value is None:
             fields[WORLD] = FieldValue(devices, None, "the world size that was asked for")
-        behaviour = self.behaviour_of(given.native, version)
-        known_defects = defects(self.rules, given.native, version)
+        behaviour = self.behaviour_of(native, version)
+        known_defects = defects(self.rules, native, version)
         return dataclasses.replace(
             reading,
             spec=spec_of(fields),
-            provenance=origins(fields, given.native, given.places, f"default of {self.framework} {version}"),
+            provenance=origins(fields, native, given.places, f"default of {self.framework} {version}"),
             behaviour=dataclasses.replace(behaviour, defects=(*behaviour.defects, *known_defects)),
         )
+
+    def _left_open(
+        self, rows: Iterable[Key], native: Mapping[str, Any], places: Mapping[str, Where]
+    ) -> Iterator[Finding]:
+        """A finding of each setting whose value leaves something of the run open, as its row says. Raises `TypeError`
+        where that is no field of the schema, and no group of them."""
+        for row in rows:
+            if fields := row.leaves_open(native[row.key]):
+                known = [place.path for place in leaves(Spec)]
+                strange = [
+                    one for one in fields if not any(path == one or path.startswith(f"{one}.") for path in known)
+                ]
+                if strange:
+                    raise TypeError(f"{row.key} opens {', '.join(strange)}: the schema has no such field")
+                text = f"{row.key} = {shown(native[row.key])}: what it makes of {', '.join(fields)} is not known"
+                place = places.get(row.key, Where(row.key, native[row.key]))
+                ways = (Fix(f"leave {row.key} out", {row.key: None}),) if row.key in places else ()
+                yield Finding(self.codes.undecided, "error", "config", text, (place,), ways, undecided=True)
 
     def _following(self, value: FieldValue, places: Mapping[str, Where]) -> FieldValue:
         """The value, with every setting that decides it: a setting that the user leaves out may follow other
@@ -196,7 +228,9 @@ class TableAdapter(FramedAdapter):
         version, places = reading.framework_version, lambda keys: reading.where(*keys)
         if not reading.native or version is None:
             return []
-        return checked(self.framework, self.rules, reading.native, version, places)
+        devices = getattr(getattr(reading, "run", None), "devices", None)
+        native = NativeSettings(reading.native, devices=devices, dataset_size=reading.dataset_size)
+        return checked(self.framework, self.rules, native, version, places)
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """Native settings of a specification, see `FramedAdapter`: what the rows say, and `restate`."""
