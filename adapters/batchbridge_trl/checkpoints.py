@@ -18,7 +18,7 @@ import torch
 from batchbridge import CannotAttach, Plan
 from batchbridge.kit import Request, checkpoints
 from batchbridge.kit.checkpoints import STATE_FILE, ResumePoint
-from batchbridge_trl import sharded_files
+from batchbridge_trl import sharded_files, whole
 from batchbridge_trl.finished import (
     NATIVE_STATE,
     REFERENCE,
@@ -71,7 +71,8 @@ class Checkpoints:
             _save(self._reference().state_dict(), folder / REFERENCE)
         self._accelerator.wait_for_everyone()
         if self._trainer.args.should_save:
-            checkpoints.write(folder, checkpoints.state(self._plan, step, ranks=ranks, prompts=self._request.prompts))
+            more = {"prompts": self._request.prompts, **whole.names_of(self._trainer)}
+            checkpoints.write(folder, checkpoints.state(self._plan, step, ranks=ranks, **more))
 
     def _reference(self) -> Any:
         return self._accelerator.unwrap_model(self._trainer.ref_model)

@@ -24,7 +24,6 @@ from batchbridge.kit import (
     run_of_critic,
     workers_ray,
 )
-from batchbridge.kit.checkpoints import FSDP_SHARDS
 from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.identified_rows import STEP
 from batchbridge.kit.patches import Patches
@@ -33,6 +32,7 @@ from batchbridge.kit.ranks import deal
 from batchbridge.kit.row_digests import ROW_DIGESTS
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
+from batchbridge_verl import whole
 from batchbridge_verl.refusals import run_of
 from batchbridge_verl.settings import holds
 from batchbridge_verl.terms import AGGREGATIONS
@@ -46,7 +46,7 @@ _READ_BY_PRODUCERS = ("algorithm", *(f"actor_rollout_ref.rollout.{name}" for nam
 class VerlDriver(StepDriver):
     """The parts that both trainers need: the plan, the workers, and the cut of a rollout into steps."""
 
-    other_ranks = FSDP_SHARDS
+    other_ranks = whole.OF_ANOTHER_NUMBER
 
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         self.trainer, self._config = trainer, trainer.config
@@ -78,7 +78,19 @@ class VerlDriver(StepDriver):
                     f"{role}.checkpoint.save_contents and load_contents, or start a new run from the weights"
                 )
                 raise CannotAttach({"resume": reason})
-        return super()._resume(trainer, folder)
+        saved = super()._resume(trainer, folder)
+        if not whole.has_shards(folder, self.shards) and whole.lies_in(folder, self._models):
+            whole.check(folder, saved, legacy=self.legacy)
+            checkpoints.tell(trainer, [f"resumed from the whole state in {folder}: {whole.RANDOM}"])
+        return saved
+
+    @property
+    def _models(self) -> tuple[str, ...]:
+        return whole.ROLES[: 1 if self.critic is None else 2]
+
+    def other_ranks_of(self, folder: Path) -> str | None:
+        """The reason as in `StepDriver`; None where a whole state lies in the checkpoint."""
+        return None if whole.lies_in(folder, self._models) else self.other_ranks
 
     # ---- where rows run
 

@@ -88,11 +88,14 @@ class VerlEngineLayer(WorkerLayer):
         self._mask = mask_of(orders.trained.objective)
 
     def prepare(self) -> None:
-        """Fillers in a loss that knows none, and the sharing of prompts."""
+        """Fillers in a loss that knows none, whole states of checkpoints, and the sharing of prompts."""
         from batchbridge_verl.distillation import allow_fillers
+        from batchbridge_verl.whole import WholeLoads
 
         if self._enforces:
             allow_fillers(self._worker.loss_fn, self._patches)
+            if self._is_proven:
+                WholeLoads(self._engine.checkpoint_manager, self._patches)
         self._share_prompts()
 
     def seams(self) -> Iterable[Seam]:

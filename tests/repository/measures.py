@@ -245,7 +245,8 @@ KIT_RUNNING = """
     measured_passes measuring
     model_inputs new_start objectives observing optimizer_groups own_terms packable packed_batches packing
     patches probing producers proven ranks refusals refused replicas reporting rollout_observer rounding row_digests
-    step_cost step_driver step_probe ticked_schedule update_layer update_probe worker_layer workers workers_ray
+    step_cost step_driver step_probe ticked_schedule update_layer update_probe whole_state worker_layer workers
+    workers_ray
 """
 """Modules of the kit that wrapped and observed runs consist of."""
 ADAPTER_READING = """
@@ -265,6 +266,7 @@ ADAPTER_RUNNING = """
     shared_prompts sequences rings weights carriers loss_terms reward_tap advantages clock checkpoints compute_time
     found_budget measured_passes
     padding_free deepspeed sharded_files own_methods swift_rows unsloth_code unsloth_settings unsloth_steps
+    whole
 """
 """Files and folders of adapters that `run`, `wrap`, `observe` and `try` need."""
 BOTH_SIDES = {"verl": "reading", "openrlhf": "running"}

@@ -111,6 +111,7 @@ def test_the_set_up_installs_what_the_core_s_session_does() -> None:
         "batchbridge/order/1",
         "batchbridge/sampling/1",
         "batchbridge/checkpoint/1",
+        "batchbridge/whole/1",
         "batchbridge-ledger/1",
         "batchbridge/json/1",
     ],

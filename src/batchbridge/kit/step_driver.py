@@ -168,6 +168,10 @@ class StepDriver(ABC):
 
     # ---- the clock and checkpoints
 
+    def other_ranks_of(self, folder: Path) -> str | None:
+        """The reason why the checkpoint in `folder` cannot be loaded on another number of ranks; None: it can."""
+        return self.other_ranks
+
     def rollouts(self) -> int:
         """Rollouts of the run: what the framework counts as training steps."""
         return self.plan.total_rollouts
@@ -206,7 +210,7 @@ class StepDriver(ABC):
             self.plan,
             where=str(folder),
             ranks=self.shards,
-            other_ranks=self.other_ranks,
+            other_ranks=self.other_ranks_of(folder),
             request=self.request,
         )
         checkpoints.tell(trainer, resumed.notes)

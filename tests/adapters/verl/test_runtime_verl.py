@@ -30,6 +30,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import fillers, layout
 from batchbridge.kit.refusals import reasons_against
 from batchbridge.kit.step_driver import RolloutRows, merged
+from batchbridge.kit.whole_state import WHOLE
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.spec import LossTerm, MicroBatch, Spec, Staleness
@@ -207,6 +208,36 @@ def test_a_checkpoint_is_held_against_plan_and_ranks(tmp_path: Path) -> None:
     budget = spec_of().replace(micro_batch=MicroBatch(tokens_per_device=512))
     with pytest.warns(UserWarning, match=r"micro_batch\.tokens_per_device: open in the checkpoint, 512 now"):
         driver(budget).begin(trainer, tmp_path, None)
+
+
+def test_a_whole_state_goes_on_with_any_number_of_ranks_where_it_is_named_as_verl_counts(tmp_path: Path) -> None:
+    folder, trainer = tmp_path / "global_step_2", SimpleNamespace()
+    driver(spec_of()).save(folder, 2)
+    refused = (
+        "written by 2 ranks, this run has 1: start as many; .* batchbridge_verl.whole global_step_N` puts the shards"
+    )
+    with pytest.raises(CannotAttach, match=refused):
+        driver(spec_of(), ranks=1).begin(trainer, folder, None)
+    (folder / WHOLE).write_text("x", encoding="utf-8")
+    with pytest.warns(UserWarning, match="resumed from the whole state .*: its random states are those of a new start"):
+        assert driver(spec_of(), ranks=1).begin(trainer, folder, None)["rollouts"] == 2
+    old = driver(spec_of(), ranks=1)
+    old.legacy = True
+    with pytest.raises(CannotAttach, match=f"legacy workers do not load {WHOLE}"):
+        old.begin(trainer, folder, None)
+    other = folder.rename(tmp_path / "global_step_4")
+    with pytest.raises(CannotAttach, match="was written after 2 rollouts: name it global_step_2, as verl counts"):
+        driver(spec_of(), ranks=1).begin(trainer, other, None)
+
+
+def test_shards_of_the_runs_own_number_are_verls_to_load(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    folder = tmp_path / "global_step_2"
+    driver(spec_of()).save(folder, 2)
+    (folder / "actor").mkdir()
+    (folder / WHOLE).write_text("x", encoding="utf-8")
+    (folder / "actor" / "model_world_size_2_rank_0.pt").write_text("x")
+    assert driver(spec_of()).begin(SimpleNamespace(), folder, None)["rollouts"] == 2
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,9 @@ def launch(folder: Path, order: Order, command: Sequence[str], environment: Mapp
         meaning.write_text(json.dumps(meant(order).to_dict()), encoding="utf-8")
         like = ["--spec", str(meaning)]
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), "--mode", order.mode]
+    if order.after:
+        shutil.copytree(Path(order.after) / "ledger", folder / "ledger")
+        like += ["--allow", "data"]  # the same prompts, but messages here, and there a text
     through = [] if case.critic and order.mode == "observe" else [*launcher, *like, "--"]
     places = {FOLDER: str(folder / "steps"), "BATCHBRIDGE_DRAWN": str(folder / "drawn.jsonl")}
     with (folder / "output.txt").open("w", encoding="utf-8") as output:

@@ -281,7 +281,8 @@ REAL = Case(
 class Order:
     """What a runner is told: `order.json` in its folder. mode: of `wrap`. target: the framework; variant: its trainer.
 
-    native: the configuration that `convert` wrote, or the source itself.
+    native: the configuration that `convert` wrote, or the source itself. more: settings in its own words on top. after:
+    of a run that goes on, see `going_on.py`.
     """
 
     case: str
@@ -289,6 +290,8 @@ class Order:
     mode: str
     native: str
     variant: str = ""
+    more: Mapping[str, str | int] = field(default_factory=dict)
+    after: str = ""
 
     @property
     def told(self) -> Case:

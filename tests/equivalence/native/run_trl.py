@@ -29,7 +29,7 @@ FLOAT32 = {"bf16": False, "fp16": False}
 def main(folder: Path) -> None:
     order = Order.read(folder)
     case = order.told
-    settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8")) | FLOAT32
+    settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8")) | FLOAT32 | dict(order.more)
     made = picture_trainer if case.images else MAKERS[order.target]()
     if case.drawn:
         settings |= drawn_policy(folder, case.environment)

@@ -23,7 +23,9 @@ def main(folder: Path) -> int:
     order = Order.read(folder)
     scripted.prepare(folder, prompts=order.told.prompts, script=drawn_script(order.told))
     policy_of(order.told, folder / "policy")
-    native = [word for word in words_of(Path(order.native)) if not belongs(key_of(word), MACHINE)]
+    fixed = (*MACHINE, *order.more)
+    native = [word for word in words_of(Path(order.native)) if not belongs(key_of(word), fixed)]
+    native += [f"{name}={value}" for name, value in order.more.items()]
     own = scripted.overrides(folder, order.told.ranks, optimizer=())  # the configuration names its optimizer
     own += [*(scripted.LEGACY if order.target == "verl_071" else ()), *critic(folder, order)]
     here = [word for word in own if not said(key_of(word), native)]

@@ -403,6 +403,11 @@ def main() -> None:
         named = {target: python for target, python in pythons.items() if not targets or target in targets}
         results[case.name] = measure(place, case, named, modes, asked.at_once)
     (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if not asked.case:
+        from going_on import measure as goes_on
+
+        found = goes_on(place, pythons, asked.at_once)
+        (asked.folder / "going_on.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

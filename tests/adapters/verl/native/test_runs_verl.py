@@ -930,6 +930,47 @@ def test_another_number_of_ranks_cannot_resume(place: Path, resumed: Run) -> Non
     assert "was written by 2 ranks, this run has 1: start as many" in other.text
 
 
+def made_whole(checkpoint: Path, folder: Path) -> Path:
+    """A checkpoint in another run's folder, with its shards put together by the documented command."""
+    saved = folder / "checkpoints" / checkpoint.name
+    shutil.copytree(checkpoint, saved)
+    subprocess.run([sys.executable, "-m", "batchbridge_verl.whole", str(saved)], check=True)
+    number = checkpoint.name.rpartition("_")[2]
+    (folder / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(number, encoding="utf-8")
+    return saved
+
+
+@pytest.mark.by_hand
+def test_another_number_of_ranks_goes_on_once_the_shards_are_put_together(
+    place: Path, two_ranks: Run, record: Callable[..., None]
+) -> None:
+    """From two ranks to one, and from there to two again; with first moments of zero it ends elsewhere."""
+    from batchbridge.kit.whole_state import WholeState
+
+    settings = (THREE, "trainer.resume_mode=auto", "trainer.save_freq=1")
+    for name, ranks, before, rollouts in (("w1", 1, "a", 1), ("w2", 2, "w1", 2), ("w0", 1, "a", 1)):
+        folder = place / name
+        folder.mkdir()
+        prepare(folder, prompts=PROMPTS)
+        saved = made_whole(place / before / "checkpoints" / f"global_step_{rollouts}", folder)
+        if name == "w0":
+            state = WholeState.read(saved / "actor")
+            for moments in state.moments.values():
+                moments["exp_avg"].zero_()
+            state.write(saved / "actor")
+        other = run(folder, ranks, *settings, BATCHBRIDGE_JITTER_SEED="17")
+        assert other.code == 0, other.text[-20000:]
+        assert "resumed from the whole state in" in other.text
+        compared = diff(two_ranks.ledger, other.ledger, rtol=1e-4)
+        assert compared.equal, compared.text()
+        assert [step["step"] for step in read_steps(other.ledger)] == [*range(2 * rollouts, 2 * ROLLOUTS)]
+        if name == "w0":
+            assert_other_end("verl, whole, without moments", two_ranks.start, other.end, two_ranks.end)
+        else:
+            said = f"verl, adamw, resumed on {ranks} from a whole state"
+            record("ends", name, said=assert_same_end(said, two_ranks.start, other.end, two_ranks.end).said)
+
+
 MEDDLED = {
     # what a user's module has a hand in, from the second rollout on -> how that rollout's first step departs
     "rate": r"learning_rate: group 0 of the optimizer has learning_rate 0\.015\b",
