@@ -303,7 +303,7 @@ def _fields(
         if reading.framework_version is None or (why and reading.spec is None):
             from batchbridge.comparing.releases import judged
 
-            found = judged(source, reading.framework, keep, why, **said)
+            found = judged(source, reading, keep, why, **said)
             reading = reading if found is None else found.reading
         adapter = plugins.adapters().get(reading.framework)
         if adapter is not None and any(one.code in adapter.undeclared for one in reading.findings):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from registered import adapters
 
@@ -129,6 +130,49 @@ def test_the_repositorys_pin_is_taken_and_named(recipe: Path, file: str, text: s
 def test_what_is_no_exact_pin_decides_nothing(recipe: Path, file: str, text: str) -> None:
     Path(file).write_text(text)
     assert pinned(recipe, "trl") is None
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "versions", "first"),
+    [
+        ("requirements.txt", "torch>=2.6\ntrl>=1.0.0  # trl<1\n", ">=1.0.0", "1.0.0"),
+        ("setup.py", 'x = [\n    "trl[vllm] >= 0.18, < 0.22",\n]\n', ">=0.18,<0.22", "0.18.0"),
+        ("pyproject.toml", 'dependencies = [\n"trl (~=0.20.0)"]\n', "~=0.20.0", "0.20.0"),
+        (
+            "pyproject.toml",
+            "dependencies = [\n\"trl!=0.15.*,>0.15; python_version > '3.9'\"]\n",
+            "!=0.15.*,>0.15",
+            "0.16.0",
+        ),
+    ],
+)
+def test_a_range_that_the_repository_asks_for_leaves_other_releases_out(
+    recipe: Path, file: str, text: str, versions: str, first: str
+) -> None:
+    Path(file).write_text(text)
+    found = batchbridge.check(recipe, world_size=8)
+    assert found.judged is not None
+    assert found.judged.spans[0].first == first
+    known = [one for one in adapters()["open_r1"].releases if SpecifierSet(versions).contains(one)]
+    assert (found.judged.spans[0].first, found.judged.spans[-1].last) == (known[0], known[-1])
+    assert found.reading.framework_version in known
+    assert f"no version was named, and {file}:2 asks for open_r1 {versions}: " in str(found)
+
+
+def test_a_range_that_no_known_release_lies_in_leaves_none_out(recipe: Path) -> None:
+    Path("requirements.txt").write_text("trl<=0.9.6\n")
+    found = batchbridge.check(recipe, world_size=8)
+    assert found.judged is not None
+    assert found.judged.spans[0].first == "0.15.0"
+    assert "no version was named: 0.15.0 to 0.15.2 valid" in str(found)
+
+
+def test_a_key_of_a_release_that_is_left_out_is_still_one_of_the_framework(recipe: Path) -> None:
+    """The control of where ranges apply: behind what no release declares, which is said of all of them."""
+    Path("requirements.txt").write_text("trl>=1.0.0\n")
+    said = str(batchbridge.check(recipe, world_size=8))
+    assert "no release of" not in said
+    assert "nor has any other release" not in said
 
 
 def test_a_pin_above_the_repository_is_another_ones(recipe: Path) -> None:

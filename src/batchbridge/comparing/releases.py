@@ -10,7 +10,8 @@ from typing import Any
 from batchbridge.comparing.differences import compare
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Reading
+from batchbridge.contract.reading import Reading, RequiredVersions
+from batchbridge.kit.versions import includes
 from batchbridge.meaning.findings import Finding, Fix, Verdict
 from batchbridge.reading.read import read, unnamed
 from batchbridge.reading.undeclared import deciding, undeclared
@@ -52,6 +53,7 @@ class ReleaseVerdicts:
     deciding: frozenset[str] = frozenset()
     declared: Mapping[str, int] = field(default_factory=dict)
     unnamed: str = ""
+    required: RequiredVersions | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -79,10 +81,12 @@ KeepFinding = Callable[[Finding], bool] | None
 
 
 def judged(
-    source: object, framework: str, keep: KeepFinding = None, unnamed: str = "", **said: Any
+    source: object, unversioned: Reading, keep: KeepFinding = None, unnamed: str = "", **said: Any
 ) -> ReleaseVerdicts | None:
-    """`source` under every known release of `framework`; None where it has none. unnamed: the commit that is named in
-    place of a release. said: arguments of `read`."""
+    """`source` under every known release of its framework; None where it has none. unversioned: its reading, of no
+    version; where a repository asks for versions, those of the releases alone count. unnamed: the commit that is named
+    in place of a release. said: arguments of `read`."""
+    framework, required = unversioned.framework, unversioned.required
     adapter = plugins.adapters().get(framework)
     releases = adapter.releases if adapter is not None else ()
     asked = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
@@ -92,6 +96,9 @@ def judged(
     lacking = [undeclared(adapter, reading) for _, reading in asked]
     nowhere = tuple(key for key in lacking[-1] if all(key in keys for keys in lacking))
     refused = _refused_everywhere(adapter, [reading for _, reading in asked]) if nowhere else frozenset[str]()
+    if required is not None and not unnamed:
+        asked_for = [one for one in asked if includes(required.versions, one[0])]
+        asked, required = (asked_for, required) if asked_for else (asked, None)
     asked = [(version, _perhaps_of_a_copy(adapter, reading, nowhere, refused)) for version, reading in asked]
     readings = [(version, reading.keeping(keep)) for version, reading in asked]  # what counts of each
     spans: list[ReleaseSpan] = []
@@ -116,7 +123,13 @@ def judged(
     if unnamed:
         shown = _as_of_a_release(shown, [reading for _, reading in asked])
     return ReleaseVerdicts(
-        spans=tuple(spans), reading=shown, nowhere=nowhere, deciding=keys, declared=declared, unnamed=unnamed
+        spans=tuple(spans),
+        reading=shown,
+        nowhere=nowhere,
+        deciding=keys,
+        declared=declared,
+        unnamed=unnamed,
+        required=None if unnamed else required,
     )
 
 
@@ -228,7 +241,7 @@ def settled_alike(asked: Sequence[tuple[object, Reading, Mapping[str, Any]]]) ->
 def _judged_if_unnamed(source: object, reading: Reading, said: Mapping[str, Any]) -> ReleaseVerdicts | None:
     why = unnamed(reading, reading.framework_version)
     named = reading.framework_version is not None and (not why or reading.spec is not None)
-    return None if named or isinstance(source, Reading) else judged(source, reading.framework, unnamed=why, **said)
+    return None if named or isinstance(source, Reading) else judged(source, reading, unnamed=why, **said)
 
 
 def _with_note(found: ReleaseVerdicts) -> Reading:
@@ -236,6 +249,8 @@ def _with_note(found: ReleaseVerdicts) -> Reading:
     others = "" if len(found.spans) == 1 else "; other releases read it otherwise, as `batchbridge check` lists"
     version = f"{taken.framework} {taken.framework_version}"
     why = found.unnamed or "no version was named"
+    if found.required is not None:
+        why += f", and {found.required.places} asks for {taken.framework} {found.required.versions}"
     message = f"{why}: {version} is taken, the newest that has the most of its keys{others}"
     note = Finding("BB044", "note", "config", message, fixes=(Fix("name one with --framework-version"),))
     return replace(taken, findings=(*taken.findings, note))

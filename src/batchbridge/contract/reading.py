@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from batchbridge.frozen import dataclass
 from batchbridge.meaning.briefs import brief, many
@@ -323,6 +323,13 @@ class Behaviour:
         return dataclasses.asdict(self)
 
 
+class RequiredVersions(NamedTuple):
+    """A range of versions (PEP 440) that a repository asks for, and the places that do, for a person."""
+
+    versions: str
+    places: str
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Reading:
     """The meaning of one configuration as an adapter reads it: specification, provenance, findings.
@@ -355,6 +362,8 @@ class Reading:
     """The condition that the reading rests on, where it is not known that the framework's own trainer runs. `read`
     leaves errors about the run undecided then, with BB041."""
 
+    required: RequiredVersions | None = None
+    """The versions that the configuration's repository asks for, where nothing names one."""
     copy: OwnCopy | None = None
     """The user's own copy of the framework that it was read by; `framework_version` is then the release like it."""
 

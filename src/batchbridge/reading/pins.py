@@ -1,6 +1,7 @@
 """The version of a framework that the repository of a configuration pins: `trl==0.18.0` in its setup.py, say.
 
-Files are searched as text, and nothing in them is run. Only exact pins count, and only where those of a folder agree.
+Files are searched as text, and nothing in them is run. Only exact pins count as one, and only where those of a folder
+agree; where there is none, ranges (`trl>=1.0`) leave out the releases that they exclude.
 One of git (`trl @ git+https://host/trl@REF`, `tool.uv.sources`) is the release that its tag names; a commit is none.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from batchbridge.contract.reading import RequiredVersions
 from batchbridge.reading.documents import folders_above
 
 FILES = (
@@ -21,6 +23,8 @@ FILES = (
 MAX_BYTES = 4 << 20
 _SHORT = 7
 """Letters of the shortest name that git gives a commit."""
+_BOUND = r"(?:~=|[<>!]=|[<>])\s*[0-9]\w*(?:\.\w+)*(?:\.\*)?"
+"""One bound of a range of versions. Source: PEP 440."""
 _LINES = re.MULTILINE | re.IGNORECASE
 
 
@@ -85,6 +89,24 @@ def pinned(
     return None
 
 
+def required(beside: Path, distribution: str) -> RequiredVersions | None:
+    """The range that the nearest folder above the file `beside` asks for of `distribution`, that of its files together;
+    None where it asks for none."""
+    name = re.escape(distribution)
+    asks = rf"^[^#\n]*?(?<![\w.-]){name}(?:\[[^\]\n]*\])?\s*\(?\s*({_BOUND}(?:\s*,\s*{_BOUND})*)"
+    for folder in folders_above(beside):
+        found = [
+            ("".join(match[1].split()), f"{file}:{text.count(chr(10), 0, match.start(1)) + 1}")
+            for file in FILES
+            if not file.endswith(".lock") and (text := _text(folder / file))
+            for match in re.finditer(asks, text, re.MULTILINE)
+        ]
+        if found:
+            ranges, places = (tuple(dict.fromkeys(one)) for one in zip(*found, strict=True))
+            return RequiredVersions(",".join(ranges), ", ".join(places))
+    return None
+
+
 def _own(folder: Path, checkout: tuple[str, ...], releases: Collection[str]) -> list[VersionPin]:
     """The release that a checkout of the framework calls itself. A state between two releases, or after the last, has
     settings of neither."""
@@ -106,15 +128,20 @@ def _pins(file: Path, distribution: str) -> list[VersionPin]:
     name, lock = re.escape(distribution), file.suffix == ".lock"
     locked = rf'^name = "{name}"\n(?:.*\n)?version = "([^"]+)"'
     exact = rf"^[^#\n]*?(?<![\w.-]){name}(?:\[[^\]\n]*\])?\s*==\s*([0-9][\w.+]*)"
-    try:
-        if not file.is_file() or file.stat().st_size > MAX_BYTES:
-            return []
-        text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return []
+    text = _text(file)
     found = [(match.start(1), match[1]) for match in re.finditer(locked if lock else exact, text, re.MULTILINE)]
     found += [] if lock else list(_of_git(text, name))
     return [VersionPin(said, f"{file.name}:{text.count(chr(10), 0, at) + 1}") for at, said in sorted(found)]
+
+
+def _text(file: Path) -> str:
+    """The text of a file; empty where it is none, or too large."""
+    try:
+        if not file.is_file() or file.stat().st_size > MAX_BYTES:
+            return ""
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
 
 
 def _of_git(text: str, name: str) -> Iterator[tuple[int, str]]:

@@ -155,8 +155,8 @@ def _of_git(version: str | None) -> tuple[str | None, str | None]:
 
 def _pinned(source: Source, adapter: Adapter, said: Context, path: Path, unpinned: Reading) -> Reading:
     """The reading under the version that the configuration's repository pins; `unpinned` where it pins none that is
-    read, with a note where that is a commit."""
-    from batchbridge.reading.pins import VersionPin, pinned, version_at, version_of
+    read, with a note where that is a commit, and with the versions that it asks for where it pins none."""
+    from batchbridge.reading.pins import VersionPin, pinned, required, version_at, version_of
 
     built, name = source.construction, adapter.distribution or ""
     own = built.pins.get(name) if built is not None else None
@@ -166,7 +166,7 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path, unpinne
         else pinned(path, adapter.distribution, adapter.checkout, adapter.releases)
     )
     if pin is None:
-        return unpinned
+        return dataclasses.replace(unpinned, required=required(path, name) if name else None)
     name = adapter.distribution or adapter.framework
     of_commit = ""
     if of_code := version_at(adapter.commits, pin.unreleased):

@@ -203,6 +203,9 @@ def releases(judged: ReleaseVerdicts | None, *, verbose: bool) -> Iterator[str]:
     # The sentence about a commit or a pin has English words alone, and then so has the whole line.
     said = str.format if judged.unnamed else say
     why = judged.unnamed or say("no version was named")
+    if judged.required is not None:
+        asks = {"places": judged.required.places, "versions": judged.required.versions}
+        why = say("no version was named, and {places} asks for {framework} {versions}", framework=framework, **asks)
     if len(spans) == 1:
         yield said(
             "{why}: the same under every known {framework}, {releases}",
