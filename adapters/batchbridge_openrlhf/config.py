@@ -54,6 +54,7 @@ class OpenRlhfAdapter(PackagedAdapter):
     )
     distribution: ClassVar[str | None] = "openrlhf"
     no_run = ("BB-ORL-005",)
+    given_alone = ("train.agent_func_path", "agent_func_path", "reward.remote_url", "remote_rm_url")
     checkout = ("version.txt", "openrlhf/cli/train_ppo_ray.py")
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST

@@ -74,6 +74,9 @@ class Adapter(ABC):
     undeclared: tuple[str, ...] = ()
     """Finding codes that say a key is none of the version's settings, whether the framework refuses or drops it: the
     release that declares the most of a file's keys is the one that it is shown under where nobody names one."""
+    given_alone: tuple[str, ...] = ()
+    """Keys of which nothing but whether they are given decides: a value that a script leaves open, and of which a part
+    is written there, is one."""
     commits: ClassVar[Mapping[str, str]] = {}
     """Commits of git's that repositories pin, by their first twelve digits: the version that the code says there. They
     are read as that version is, between two releases."""

@@ -238,7 +238,8 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
         told = context.copy.findings(adapter.framework, reading.given)
         reading = dataclasses.replace(reading, copy=context.copy, findings=(*reading.findings, *told))
     if source.unknown:
-        reading = _unknown_values(source, reading, adapter.undeclared if source.construction is not None else ())
+        undeclared = adapter.undeclared if source.construction is not None else ()
+        reading = _unknown_values(source, reading, undeclared, adapter.given_alone)
     if source.unreached is not None:
         reading = dataclasses.replace(reading, unreached=source.unreached)
     if source.loose:
@@ -317,11 +318,13 @@ def _open_to(finding: Finding, reading: Reading, undeclared: Collection[str]) ->
     return dataclasses.replace(finding, message=message, undecided=True)
 
 
-def _unknown_values(source: Source, reading: Reading, undeclared: Collection[str]) -> Reading:
+def _unknown_values(
+    source: Source, reading: Reading, undeclared: Collection[str], given_alone: Collection[str]
+) -> Reading:
     """`reading` with what a launch script leaves open: an error about such a value is no error yet. undeclared: codes
-    of errors about the key alone."""
+    of errors about the key alone. given_alone: see `Adapter.given_alone`."""
     from batchbridge.reading.arguments import spellings
-    from batchbridge.reading.unknown_settings import unknown_values
+    from batchbridge.reading.unknown_settings import is_given, unknown_values
 
     about = [{where.key for where in finding.where if where.key} for finding in reading.findings]
     matter = {key for origin in reading.provenance.values() for key in origin.keys}
@@ -330,6 +333,7 @@ def _unknown_values(source: Source, reading: Reading, undeclared: Collection[str
     pairs = zip(reading.findings, about, strict=True)
     kept = [found for found, keys in pairs if not keys & open_keys or found.code in undeclared]
     matter -= {key for found in kept if found.code in undeclared for key in (where.key for where in found.where) if key}
+    matter -= {key for key in given_alone if any(is_given(source.values.get(one)) for one in spellings(key))}
     return dataclasses.replace(reading, findings=(*kept, *unknown_values(source, matter)))
 
 

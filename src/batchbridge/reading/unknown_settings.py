@@ -30,6 +30,18 @@ def ways_to_give(names: Iterable[str]) -> tuple[Fix, ...]:
     return (*machine, *ways)
 
 
+_OPEN = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|`[^`]*`|<[^<>]*>")
+"""What a script leaves open of a value, as it is written there: `$NAME`, `${NAME}`, `$(command)`, `<placeholder>`."""
+
+
+def is_given(value: object) -> bool:
+    """Whether a value that is open in part is surely a text that is not empty: `$ROOT/agent.py`."""
+    left, before = value if isinstance(value, str) else "", ""
+    while left != before:  # from the inside outwards
+        left, before = _OPEN.sub("", left), left
+    return re.search(r"\w", left) is not None and "$" not in left and "`" not in left
+
+
 def _unknown_arguments(source: Source, matter: set[str]) -> Iterable[Finding]:
     """Findings on arguments of a call that a Python program leaves open: one for all that depend on the same names."""
     together: dict[tuple[str, ...], list[str]] = {}

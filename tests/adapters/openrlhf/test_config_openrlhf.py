@@ -215,6 +215,28 @@ def test_nested_and_dotted_names_mean_the_same():
     assert read(nested).spec == read({"rollout.batch_size": 64, "algo.kl.init_coef": 0.5}).spec
 
 
+@INSTALLED
+@pytest.mark.parametrize(
+    ("value", "decided"),
+    [
+        ('"$(realpath "$0")/agent.py"', True),
+        ("$ROOT/agent.py", True),
+        ("http://$HOST:80", True),
+        ("$AGENT", False),
+        ('"$(find "$(pwd)" -name agent)"', False),
+        ("${A:-${B}}", False),
+    ],
+)
+@pytest.mark.parametrize("option", ["train.agent_func_path", "reward.remote_url"])
+def test_what_decides_by_being_given_is_decided_where_a_part_is_written(tmp_path, option, value, decided):
+    """The control: a value that may be empty, which is as if the option were not given."""
+    script = tmp_path / "run.sh"
+    script.write_text(f"python -m openrlhf.cli.train_ppo_ray --{option} {value} --train.batch_size 128\n")
+    found = {one.where[0].key for one in batchbridge.read(script, version="0.11.2").findings if one.code == "BB011"}
+    matters = option == "train.agent_func_path"  # an address of a reward alone decides nothing here
+    assert (option in found) == (matters and not decided)
+
+
 def test_a_file_gives_line_and_file_of_every_option_it_says(tmp_path):
     path = tmp_path / "options.yaml"
     path.write_text("train:\n  batch_size: 64\nrollout.batch_size: 32\n")
