@@ -8,6 +8,7 @@ TELLS = DetectionFacts(
     programs={r"^verl\.trainer\.main$": 1.0},
     own=dict.fromkeys(("worker.actor", "worker.rollout", "worker.ref", "data.rollout_batch_size"), 0.4)
     | {"worker.rollout.n": 0.2, "worker.actor.global_batch_size": 0.4},
+    trainers=(("verl.trainer.ray_trainer", "RayPPOTrainer"),),  # verl's stands in another module
     machine={"trainer.nnodes": "--nodes", "trainer.n_gpus_per_node": "--gpus"},
 )
 """The facts by which a configuration is known to be one of EasyR1's."""

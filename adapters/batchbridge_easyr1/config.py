@@ -55,7 +55,6 @@ class EasyR1Adapter(PackagedAdapter):
     resumes = "the same command, with trainer.find_last_checkpoint=true and a trainer.save_freq above 0 since its start"
     codes = CODES
     no_configuration = "BB-EZR1-007"
-    trainers = frozenset({("verl.trainer.ray_trainer", "RayPPOTrainer")})  # verl's stands in another module
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     checkout = ("verl/__init__.py", "examples/config.yaml", "verl/trainer/main.py")
     versions: ClassVar[str] = tables.VERSIONS

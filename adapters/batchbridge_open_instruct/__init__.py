@@ -20,6 +20,11 @@ TELLS = DetectionFacts(
         0.4,
     ),
     most=0.9,
+    trainers=(
+        ("open_instruct.grpo_fast", "PolicyTrainerRayProcess"),
+        ("__main__", "PolicyTrainerRayProcess"),
+        ("open_instruct.grpo_olmo_core_actor", "PolicyTrainerOLMoCoreProcess"),
+    ),
 )
 """The facts by which a configuration is known to be one of Open-Instruct's."""
 

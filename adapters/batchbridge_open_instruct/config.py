@@ -185,12 +185,6 @@ class OpenInstructAdapter(PackagedAdapter):
             "open_instruct.grpo_olmo_core_actor": "batchbridge_open_instruct.launched:olmo_learners",
         }
 
-    def owns(self, trainer: object) -> bool:
-        """A learner of grpo_fast.py or grpo.py."""
-        from batchbridge_open_instruct.runtime import is_learner
-
-        return is_learner(trainer)
-
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The source of a running trainer, see `runtime.source_of`."""
         from batchbridge_open_instruct import runtime

@@ -15,18 +15,13 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.producers import HeldAdvantages
 from batchbridge.kit.refusals import SettableFields, own_spec, split
 from batchbridge_open_instruct import settings
-from batchbridge_open_instruct.learners import PLACE, FastLearner, Learner, OlmoLearner, kind_of, learner_of
+from batchbridge_open_instruct.learners import PLACE, FastLearner, Learner, OlmoLearner, learner_of
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT, checkout_of
 from batchbridge_open_instruct.refusals import LOSSES, REFUSALS, SAID, LearnerView, script
 
 OFF = 1e30
 """A bound that is never reached: upstream has no word for a clip that is off."""
-
-
-def is_learner(trainer: object) -> bool:
-    """Whether `trainer` is a learner of either script."""
-    return kind_of(trainer) is not None
 
 
 def source_of(trainer: Any) -> tuple[Source, Context]:

@@ -21,6 +21,7 @@ TELLS = DetectionFacts(
     ),
     file_option="config",
     classes=(("open_r1.", ""), ("open_r1.", "GRPOConfig")),
+    trainers=(),  # it trains with TRL's, which TRL's adapter takes
     upon=TRL,
 )
 """The facts by which a configuration is known to be one of Open-R1's, and not TRL's."""

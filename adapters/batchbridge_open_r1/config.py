@@ -70,7 +70,3 @@ class OpenR1Adapter(TrlAdapter):
         trl.MODEL_CONFIG,
         trl.ENVIRONMENT,
     )
-
-    def owns(self, trainer: object) -> bool:
-        """Whether a trainer is Open-R1's: none is, it trains with TRL's `GRPOTrainer`, which TRL's adapter takes."""
-        return False

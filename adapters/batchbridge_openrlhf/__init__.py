@@ -35,6 +35,12 @@ TELLS = DetectionFacts(
         ),
         0.01,
     ),
+    # Source: openrlhf 0.11.2.
+    trainers=(
+        ("openrlhf.trainer.ppo_trainer", "BasePPOTrainer"),
+        ("openrlhf.trainer.ppo_trainer_async", "PPOTrainerAsync"),
+        ("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer"),
+    ),
     machine={
         **dict.fromkeys(("actor_num_nodes", "actor.num_nodes"), "--nodes"),
         **dict.fromkeys(("actor_num_gpus_per_node", "actor.num_gpus_per_node"), "--gpus"),

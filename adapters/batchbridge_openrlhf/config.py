@@ -44,14 +44,6 @@ class OpenRlhfAdapter(PackagedAdapter):
     framework: ClassVar[str] = "openrlhf"
     codes = Codes("BB-ORL-001", "BB-ORL-002", "BB-ORL-007", "BB-ORL-003", "BB-ORL-004", "BB-ORL-009")
     no_configuration = "BB-ORL-006"
-    # Source: openrlhf 0.11.2.
-    trainers = frozenset(
-        {
-            ("openrlhf.trainer.ppo_trainer", "BasePPOTrainer"),
-            ("openrlhf.trainer.ppo_trainer_async", "PPOTrainerAsync"),
-            ("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer"),
-        }
-    )
     distribution: ClassVar[str | None] = "openrlhf"
     no_run = ("BB-ORL-005",)
     given_alone = ("train.agent_func_path", "agent_func_path", "reward.remote_url", "remote_rm_url")

@@ -43,6 +43,7 @@ TELLS = DetectionFacts(
     of_other_programs=OF_SFT,
     file_option="config",
     classes=(("trl.", "GRPOConfig"), ("unsloth", "GRPOConfig"), ("", "UnslothGRPOConfig")),
+    trainers=(("trl.", "GRPOTrainer"), ("", "UnslothGRPOTrainer"), ("", "_UnslothGRPOTrainer")),
 )
 """The facts by which a configuration is known to be one of TRL's GRPO."""
 

@@ -310,12 +310,6 @@ class TrlAdapter(PackagedAdapter):
         known = {row.key for group in self.groups for row in group.settings}
         return {key: row for key, row in super().shared_settings().items() if key in known}
 
-    def owns(self, trainer: object) -> bool:
-        """Whether `trainer` is a `GRPOTrainer` of TRL, of a subclass, or of Unsloth's code over it."""
-        from batchbridge_trl.forks import is_unsloths
-
-        return _is_a("GRPOTrainer", trainer) or is_unsloths(trainer)
-
     def refuses(self, trainer: object) -> Mapping[str, str]:
         """Copies and forks of `GRPOTrainer`, by name; see `forks`."""
         from batchbridge_trl.forks import fork_of

@@ -49,6 +49,8 @@ TELLS = DetectionFacts(
         **{f"defaults.{name}": 0.5 for name in CONFIGS},
     },
     most=0.97,  # actor_rollout_ref is nobody else's; groups of a whole configuration have keys that others have, too
+    # V0 and V1; EasyR1's stands in verl.trainer.ray_trainer.
+    trainers=(("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")),
     functions={"verl.trainer.main_ppo.run_ppo": "verl.trainer.main_ppo"},
     machine={"trainer.nnodes": "--nodes", "trainer.n_gpus_per_node": "--gpus"},
 )

@@ -42,10 +42,6 @@ class VerlAdapter(PackagedAdapter):
     undeclared = (CODES.unknown_key, "BB-VERL-080")
     no_configuration = "BB-VERL-007"
     no_run = ("BB-VERL-090",)
-    # V0 and V1; EasyR1's stands in verl.trainer.ray_trainer.
-    trainers = frozenset(
-        {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}
-    )
     distribution: ClassVar[str | None] = "verl"
     checkout = ("verl/version/version",)
     versions: ClassVar[str] = tables.VERSIONS

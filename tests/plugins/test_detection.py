@@ -70,6 +70,38 @@ def test_a_check_of_a_plain_file_enters_no_other_frameworks_adapter_and_at_most_
     assert len(files) <= 102  # the aim is 100
 
 
+OWNERS = """
+import json, sys
+from batchbridge.contract import plugins
+
+module, _, name = sys.argv[1].rpartition(".")
+trainer = type("Mine", (type(name, (), {"__module__": module}),), {})()
+found = [one.framework for one in plugins.owners(trainer)]
+print(json.dumps([found, sorted(name.partition(".")[0] for name in sys.modules if name.endswith(".config"))]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [
+        ("trl.trainer.grpo_trainer.GRPOTrainer", "trl"),
+        ("unsloth_compiled_cache.UnslothGRPOTrainer.UnslothGRPOTrainer", "trl"),
+        ("verl.trainer.ppo.ray_trainer.RayPPOTrainer", "verl"),
+        ("verl.trainer.ray_trainer.RayPPOTrainer", "easyr1"),
+        ("openrlhf.trainer.ppo_trainer.BasePPOTrainer", "openrlhf"),
+        ("open_instruct.grpo_fast.PolicyTrainerRayProcess", "open_instruct"),
+        ("transformers.trainer.Trainer", None),
+    ],
+)
+def test_a_trainer_is_known_by_its_classes_and_no_other_adapter_is_imported(name: str, framework: str | None) -> None:
+    """A mock: a class of that name, and one that is derived from it."""
+    found = subprocess.run([sys.executable, "-c", OWNERS, name], capture_output=True, text=True, check=True, cwd=ROOT)
+    owners, imported = json.loads(found.stdout)
+    expected = [] if framework is None else [framework]
+    assert owners == expected
+    assert {one for one in imported if one.startswith("batchbridge_")} == {f"batchbridge_{one}" for one in expected}
+
+
 PLAIN = {
     "a launch script": ("#!/bin/bash\npython -m verl.trainer.main_ppo data.train_batch_size=8\n", "run.sh", {"verl"}),
     "a file of keys": ("worker: {rollout: {n: 4}}\ndata: {rollout_batch_size: 8}\n", "easy.yaml", {"easyr1"}),

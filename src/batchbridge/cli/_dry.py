@@ -16,7 +16,7 @@ def judged_trainer(trainer: Any) -> str:
     from batchbridge.contract import plugins
 
     name = f"the {type(trainer).__name__} that the command built"
-    if not any(adapter.owns(trainer) for adapter in plugins.adapters().values()):
+    if not plugins.owners(trainer):
         refused = [adapter.refuses(trainer) for adapter in plugins.adapters().values()]
         reasons = dict.fromkeys(reason for each in refused for reason in each.values())
         said = "; ".join(reasons) or "no installed adapter knows it"
@@ -31,7 +31,7 @@ def judged_and_measured(trainer: Any) -> str:
     from batchbridge.contract import plugins
 
     judged = json.loads(judged_trainer(trainer))
-    for adapter in (adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)):
+    for adapter in plugins.owners(trainer):
         try:
             if not adapter.measures_passes:
                 raise CannotAttach({"measured_passes": not_measured(adapter.framework)})

@@ -335,8 +335,9 @@ class Adapter(ABC):
         return {}
 
     def owns(self, trainer: object) -> bool:
-        """Whether `trainer` is an object of this framework that `attach` takes. Imports nothing."""
-        return False
+        """Whether `trainer` is an object of this framework that `attach` takes. Imports nothing. Default: what `tells`
+        says of its classes, and False where that says nothing."""
+        return self.tells is not None and self.tells.trainers is not None and self.tells.may_own(trainer)
 
     def refuses(self, trainer: object) -> Mapping[str, str]:
         """The reasons why `attach` does not take a trainer that this framework knows by name and does not own, by the

@@ -45,6 +45,9 @@ class DetectionFacts:
     """The option of a command that names a file of settings; its keys count where one of them is an own one."""
     classes: tuple[tuple[str, str], ...] = ()
     """Classes of configuration objects, each with the beginning of its module's name; an empty name: every class."""
+    trainers: tuple[tuple[str, str], ...] | None = None
+    """Base classes of its trainers, as `classes`: `wrap` asks the adapter of a trainer of these alone. None: it asks
+    the adapter about every trainer."""
     functions: Mapping[str, str] = field(default_factory=dict)
     """Functions that a Python program with a `hydra.main` of its own hands its configuration to, each with the module
     that does the same when it is started."""
@@ -59,13 +62,7 @@ class DetectionFacts:
         """The certainty that a source is the framework's. Reads nothing else. named_file: the settings of the file that
         its command names with `file_option`."""
         if source.native is not None:
-            mro = [(cls.__module__, cls.__name__) for cls in type(source.native).__mro__]
-            found = (
-                home.startswith(start) and name in (wanted, wanted or name)
-                for home, name in mro
-                for start, wanted in self.classes
-            )
-            return float(any(found))
+            return float(_is_of(self.classes, source.native))
         if source.construction is not None:
             return float(self.constructs((source.construction.name, *source.construction.bases)))
         if source.record is not None and source.record.built and self.constructs((source.record.built,)):
@@ -90,6 +87,10 @@ class DetectionFacts:
             return min(_ONLY_SHARED, sum(self.shared[key] for key in shared))
         return min(self.most, sum(self.own[key] for key in own) + sum(self.shared[key] for key in shared))
 
+    def may_own(self, trainer: object) -> bool:
+        """Whether an object may be a trainer of the framework's, by its classes; True where `trainers` is None."""
+        return self.trainers is None or _is_of(self.trainers, trainer)
+
     def constructs(self, names: Iterable[str]) -> bool:
         """Whether one of the full names of classes (`trl.GRPOConfig`) is a configuration of the framework's, for a
         Python program that is read and not run. A name whose module the program does not tell is taken."""
@@ -104,6 +105,15 @@ class DetectionFacts:
         """Keys with those of the file that a command names."""
         of_file = _keys(named_file)
         return keys | of_file if of_file & self.own.keys() else keys
+
+
+def _is_of(classes: Iterable[tuple[str, str]], thing: object) -> bool:
+    """Whether an object is of one of some classes, or of a subclass; see `DetectionFacts.classes`."""
+    return any(
+        base.__module__.startswith(start) and base.__name__ in (name, name or base.__name__)
+        for base in type(thing).__mro__
+        for start, name in classes
+    )
 
 
 def perhaps_programs(argv: Sequence[str]) -> Iterator[str]:

@@ -57,6 +57,12 @@ def tells() -> Mapping[str, DetectionFacts | None]:
     return {framework: claim.tells for framework, claim in _installed().survey().items()}
 
 
+def owners(trainer: object) -> list[Adapter]:
+    """The adapters that take a trainer. Those whose facts say that it is none of theirs are not imported."""
+    asked = [name for name, facts in tells().items() if facts is None or facts.may_own(trainer)]
+    return [adapter for name in asked if (adapter := adapters().get(name)) is not None and adapter.owns(trainer)]
+
+
 def named(name: str) -> str | None:
     """The installed framework that a person means by `name`: TRL is trl, open-r1 is open_r1; None: nobody's."""
     found = {_plain(known): known for known in _installed().survey()}.get(_plain(name))

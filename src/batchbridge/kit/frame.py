@@ -53,7 +53,7 @@ class FramedAdapter(Adapter):
     writes: ClassVar[str] = ""
     """The version that is written for where nobody names one; empty: `newest_version`."""
     trainers: ClassVar[frozenset[tuple[str, str]]] = frozenset()
-    """Module and name of the base classes of its trainers."""
+    """Module and name of the base classes of its trainers, of an adapter whose `tells` does not say them."""
 
     @abstractmethod
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
@@ -212,7 +212,8 @@ class FramedAdapter(Adapter):
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is one of the framework's, or of a subclass."""
-        return any((base.__module__, base.__name__) in self.trainers for base in type(trainer).__mro__)
+        named = any((base.__module__, base.__name__) in self.trainers for base in type(trainer).__mro__)
+        return named or super().owns(trainer)
 
     def require_own(self, trainer: object) -> None:
         """Refusal (`NotImplementedError`) of a trainer that is not the framework's."""

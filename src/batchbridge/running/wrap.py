@@ -96,7 +96,7 @@ def wrap(
         raise ValueError(f"allow = {allow!r}: a list of names is needed: allow=[{allow!r}]")
     if padding == "free" and mode != "enforce":
         raise ValueError(f'padding = "free" with mode = "{mode}": only "enforce" changes how completions are laid')
-    owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
+    owners = plugins.owners(trainer)
     if not owners:
         known = ", ".join(sorted(plugins.adapters())) or "none"
         what = f"the class {trainer.__qualname__}" if isinstance(trainer, type) else f"a {type(trainer).__qualname__}"

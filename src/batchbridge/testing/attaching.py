@@ -182,7 +182,7 @@ class AttachContract:
 
 def _foreseen(trainer: Any) -> Enforcement:
     """The enforcement that is foreseen for the trainer's own configuration."""
-    (owner,) = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
+    (owner,) = plugins.owners(trainer)
     return enforcement_of(owner, read(trainer, framework=owner.framework))
 
 
@@ -275,7 +275,7 @@ def _classes(trainer: Any) -> list[dict[str, int]]:
 def _failing_probe(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The span in which the probe acts as if it had found something: everything was patched by then. Yields what
     was."""
-    (owner,) = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
+    (owner,) = plugins.owners(trainer)
     assert owner.runtime, "the laws are those of `Adapter.runtime`"
     module, _, name = owner.runtime.partition(":")
     runtime = getattr(importlib.import_module(module), name)
