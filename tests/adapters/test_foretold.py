@@ -21,7 +21,7 @@ from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import PlanError
 from batchbridge.reading.read import read, read_source
-from batchbridge.running.wrap import planned
+from batchbridge.running.asked import planned
 from batchbridge_on_cpu.scripts import module_at
 
 HERE = Path(__file__).parent

@@ -50,6 +50,7 @@ class WrappingAdapter(ToyAdapter):
 @pytest.fixture(autouse=True)
 def only_toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "adapters", lambda: {"toy": WrappingAdapter()})
+    monkeypatch.setattr(plugins, "tells", lambda: dict.fromkeys(plugins.adapters()))
 
 
 def asked(like: Any) -> Request:

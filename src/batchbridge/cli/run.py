@@ -122,9 +122,9 @@ def command(
     from batchbridge.meaning.spec import MicroBatch, Spec, Staleness
     from batchbridge.reading import read
     from batchbridge.render.text import check
+    from batchbridge.running.asked import no_finding, no_loggers, no_packing
     from batchbridge.running.launch import Launch
     from batchbridge.running.telling import tell
-    from batchbridge.running.wrap import no_finding, no_loggers, no_packing
 
     if spec_file is not None and like is not None:
         raise click.UsageError("give --spec or --like, not both")

@@ -21,7 +21,7 @@ from batchbridge.kit.refusals import RefusalRow
 from batchbridge.kit.versions import holds, installed
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
-from batchbridge.running.wrap import open_terms, planned
+from batchbridge.running.asked import open_terms, planned
 
 _MANY = 997
 """Rollouts of an epoch, where nobody says how many prompts there are: enough for every step to be filled."""

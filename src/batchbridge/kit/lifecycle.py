@@ -25,7 +25,7 @@ from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import require
 from batchbridge.kit.refusals import RefusalRow, not_allowable, reasons_against
-from batchbridge.running.wrap import shared
+from batchbridge.running.asked import shared
 
 
 @dataclass(frozen=True, kw_only=True)
