@@ -1,4 +1,4 @@
-"""What `wrap` asks of a trainer and refuses, in the form in which `check` foretells it: without a trainer.
+"""The plan and the refusals of `wrap` that `check` foretells without a trainer.
 
 Its own file: `check` imports it, and not what attaches.
 """
