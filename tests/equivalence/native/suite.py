@@ -403,7 +403,7 @@ def main() -> None:
         named = {target: python for target, python in pythons.items() if not targets or target in targets}
         results[case.name] = measure(place, case, named, modes, asked.at_once)
     (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-    if not asked.case:
+    if not asked.case and {"trl", "verl"} <= pythons.keys():
         from going_on import measure as goes_on
 
         found = goes_on(place, pythons, asked.at_once)
