@@ -31,7 +31,7 @@ def ways_to_give(names: Iterable[str]) -> tuple[Fix, ...]:
 
 
 _OPEN = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|`[^`]*`|<[^<>]*>")
-"""The parts of a value that a script leaves open, as it writes them: `$NAME`, `${NAME}`, `$(command)`, `<placeholder>`."""
+"""The parts of a value that a script leaves open: `$NAME`, `${NAME}`, `$(command)`, `<placeholder>`."""
 
 
 def is_given(value: object) -> bool:
