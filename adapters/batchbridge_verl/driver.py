@@ -361,7 +361,7 @@ def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
     if _is_legacy(actor):
         from batchbridge_verl import legacy
 
-        return legacy.remove(actor) if orders is None else legacy.install(actor, orders)
+        return legacy.remove(actor) if orders is None else legacy.install(actor, orders, _scoring_alone(worker))
     return engine.remove(actor) if orders is None else engine.install(actor, orders, _references_of(worker))
 
 
@@ -407,6 +407,12 @@ def _held_by(worker: Any) -> dict[str, Any]:
 def _references_of(worker: Any) -> list[Any]:
     """The engines in a process that score alone: the reference's, where there is one."""
     return [inner.ref.engine for inner in _held_by(worker).values() if getattr(inner, "ref", None) is not None]
+
+
+def _scoring_alone(worker: Any) -> list[Any]:
+    """The actors in a process of legacy workers that score alone, of one worker with the policy's or of another.
+    Source: verl 0.6.1 and 0.7.1 fsdp_workers.ActorRolloutRefWorker."""
+    return [inner.ref_policy for inner in _held_by(worker).values() if getattr(inner, "ref_policy", None) is not None]
 
 
 def _actor_of(worker: Any) -> Any:

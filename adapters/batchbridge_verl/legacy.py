@@ -6,7 +6,7 @@ of a micro-batch, the table of policy losses (that aggregation in them, too) and
 Micro-batches, forward and backward passes, gradient clipping and the optimizer stay verl's. What each step trains is
 measured, and held against the plan right before the update, after whatever else has touched the gradients.
 
-Source: verl 0.7.1 workers/actor/dp_actor.py, workers/fsdp_workers.py, trainer/ppo/core_algos.py.
+Source: verl 0.6.1 and 0.7.1 workers/actor/dp_actor.py, workers/fsdp_workers.py, trainer/ppo/core_algos.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from batchbridge import CannotAttach
-from batchbridge.kit import Surrogate, proven, worker_layer
+from batchbridge.kit import Surrogate, proven, versions, worker_layer
 from batchbridge.kit.measuring import Rows
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch
@@ -41,14 +41,18 @@ probe, remove = worker_layer.probe, worker_layer.remove
 ACTOR = "verl.workers.actor.dp_actor", "DataParallelPPOActor"
 MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "responses")
 """Columns that a model is run on, or that its log-probabilities are of."""
+PAIRS = "<0.7.1"
+"""Versions whose actor gives entropies and log-probabilities as a pair; later ones give a table. Source: verl 0.5.0 to
+0.7.1 dp_actor._forward_micro_batch."""
 MASK = "response_mask"
 """The column that says which tokens are trained."""
 
 
-def install(worker: Any, orders: Orders) -> Receipt:
+def install(worker: Any, orders: Orders, references: Sequence[Any] = ()) -> Receipt:
     """Patches an `ActorRolloutRefWorker` of `fsdp_workers` whose model stands; replaces what an earlier call installed.
 
-    Raises `CannotAttach` naming what this worker has that the patches were not proven on; the worker is then unpatched.
+    references: the actors in this process that score alone. Raises `CannotAttach` naming what this worker has that the
+    patches were not proven on; the worker is then unpatched.
     """
     import torch.distributed as dist
 
@@ -60,7 +64,7 @@ def install(worker: Any, orders: Orders) -> Receipt:
     orders = orders.here(proven.require(CODE, orders.allow, worker, actor))
     if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(actor).keys()):
         raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
-    layer = worker_layer.install(worker, orders, lambda patches: VerlLegacyLayer(worker, orders, patches))
+    layer = worker_layer.install(worker, orders, lambda patches: VerlLegacyLayer(worker, orders, patches, references))
     return Receipt.here(orders, rank=dist.get_rank(), world_size=layer.ranks.replicas)
 
 
@@ -72,11 +76,12 @@ class VerlLegacyLayer(UpdateLayer):
     mini_batch, micro_batch, by_tokens = "ppo_mini_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"
     _watch: VerlUpdateProbe
 
-    def __init__(self, worker: Any, orders: Orders, patches: Patches) -> None:
+    def __init__(self, worker: Any, orders: Orders, patches: Patches, references: Sequence[Any]) -> None:
         if worker.ulysses_device_mesh is not None:
             reason = "ranks that share rows (Ulysses) are not proven on verl's legacy workers"
             raise CannotAttach({"earlier_release": reason})
         super().__init__(worker, orders, patches, Replicas())
+        self._scoring = (worker.actor, *references)
 
     def seams(self) -> Iterable[Seam]:
         """The seams of an actor."""
@@ -88,8 +93,7 @@ class VerlLegacyLayer(UpdateLayer):
         native_update = types.MethodType(rebound(native, **names), self._actor)
         ours, self._native_update = self._observation.guarded(native_update, self.update, exchanges=True)
         yield Seam(self._actor, "update_policy", ours)
-        scoring = [getattr(self._worker, name, None) for name in ("actor", "ref_policy")] if self._enforces else []
-        for actor in filter(None, scoring):
+        for actor in self._scoring if self._enforces else ():
             yield Seam(
                 actor, "compute_log_prob", _scoring(actor), "as many micro-batches on every rank", "its ranks meet"
             )
@@ -226,6 +230,9 @@ class VerlLegacyLayer(UpdateLayer):
 class VerlUpdateProbe(UpdateProbe):
     """The measuring of one actor's optimizer steps."""
 
+    _pairs = versions.includes(PAIRS, versions.installed("verl") or "")
+    """Whether a forward pass gives a pair."""
+
     _given: VerlStepInputs | None
     _entropies: torch.Tensor | None = None
     """The entropies of the last micro-batch."""
@@ -249,14 +256,15 @@ class VerlUpdateProbe(UpdateProbe):
 
     def logprobs_of(self, result: Any) -> torch.Tensor:
         """The log-probabilities of a micro-batch; its entropies are kept for `aggregated`."""
-        self._entropies, self._bonus = result.get("entropys"), None if self._actor.config.entropy_coeff else 0.0
-        made: torch.Tensor = result["log_probs"]
+        self._bonus = None if self._actor.config.entropy_coeff else 0.0
+        made: torch.Tensor
+        self._entropies, made = result if self._pairs else (result.get("entropys"), result["log_probs"])
         return made
 
     def standing_in(self, leaf: torch.Tensor) -> Any:
         """The outputs of a forward pass that made `leaf`, without entropies' gradients."""
         self._entropies = torch.zeros_like(leaf)
-        return {"log_probs": leaf, "entropys": self._entropies}
+        return (self._entropies, leaf) if self._pairs else {"log_probs": leaf, "entropys": self._entropies}
 
     def aggregated(self, values: torch.Tensor, result: torch.Tensor, share: float) -> None:
         """Takes down what the entropies add to the loss. share: what the loss is multiplied with."""

@@ -69,7 +69,7 @@ class VerlObserver(RolloutObserver):
             update = telling(self._computed, self._held, group.update_actor)
             self._patches.set(group, "update_actor", update, what=what, why="inputs of the step")
         if not hasattr(trainer, "_fetch_one_gen_batch"):
-            manager = trainer.async_rollout_manager
+            manager = generates(trainer)
             group = self._orders.spec.rollout.completions_per_prompt
             told: dict[str, Any] = {"what": "rows are told apart", "why": "ledger"}
             if self._apart is not None:
@@ -148,6 +148,12 @@ class VerlObserver(RolloutObserver):
     @property
     def _rollout(self) -> int:
         return int(self._trainer.global_steps) - 1
+
+
+def generates(trainer: Any) -> Any:
+    """The object whose `generate_sequences` the V0 trainer calls: its manager of agent loops, or the workers
+    themselves. Source: verl 0.6.1 RayPPOTrainer.init_workers, `rollout.mode`; 0.7.1 has the manager alone."""
+    return getattr(trainer, "async_rollout_manager", None) or trainer.actor_rollout_wg
 
 
 def numbered(native: Any, group: int) -> Any:

@@ -34,8 +34,9 @@ SAMPLER, CORRECTION = "trainer.v1.sampler.", "algorithm.rollout_correction."
 CORRECTING = tuple(f"{CORRECTION}{name}" for name in ("rollout_is", "rollout_rs", "bypass_mode"))
 """Settings that the sampler's log-probabilities act by."""
 SCORED = f"{ROLLOUT}calculate_log_probs"
+VETO = f"{CORRECTION}rollout_token_veto_threshold"
 CUSTOM_SAMPLER, DRO_BETA = f"{SAMPLER}custom_sampler.path", f"{ACTOR}policy_loss.dro_beta"
-SAID = frozenset({SCORED, CUSTOM_SAMPLER, DRO_BETA})
+SAID = frozenset({SCORED, CUSTOM_SAMPLER, DRO_BETA, VETO})
 """Settings that say nothing of what is trained, and that refusals look at."""
 
 
@@ -81,7 +82,7 @@ def _main_ppo_sync(request: Request) -> bool:
     "legacy_workers",
     "of verl's legacy workers proven are the policy's steps of dp_actor, each row by itself: Megatron's have a loop of "
     "their own, and actor.use_prefix_grouper computes rows of a prompt together",
-    remedy="trainer.use_legacy_worker_impl=disable, or verl 0.8.0 or later",
+    remedy="on verl 0.7.1 trainer.use_legacy_worker_impl=disable, or verl 0.8.0 or later",
 )
 def _legacy_workers(request: Request) -> bool:
     run = run_of(request)
@@ -106,12 +107,14 @@ def _padded_rows(request: Request) -> bool:
 @REFUSALS.row(
     "earlier_release",
     "before verl 0.8.0 proven are the policy's steps under FSDP, each row on one device: a critic, and rows that ranks "
-    "share (Ulysses), are not",
-    remedy="algorithm.adv_estimator=grpo without a critic, and sequence parallel sizes of 1; or verl 0.8.0 or later",
+    "share (Ulysses), are not; nor, before 0.7.1, is trainer.use_legacy_worker_impl=disable",
+    remedy="algorithm.adv_estimator=grpo without a critic, sequence parallel sizes of 1, and before 0.7.1 "
+    "trainer.use_legacy_worker_impl=auto; or verl 0.8.0 or later",
 )
 def _earlier_release(request: Request) -> bool:
     run = run_of(request)
-    return holds("<0.8.0", run.version) and (run.critic or run.parallel[2] > 1)
+    others = holds("<0.7.1", run.version) and run["trainer.use_legacy_worker_impl"] == "disable"
+    return holds("<0.8.0", run.version) and (run.critic or run.parallel[2] > 1 or others)
 
 
 @REFUSALS.row(
@@ -346,11 +349,13 @@ def _bypass_mode(request: Request) -> bool | None:
 @REFUSALS.row(
     "rejection",
     "rollout_correction.rollout_rs is proven against the oracle on verl 0.9.1 alone, and rejects nothing without "
-    "actor_rollout_ref.rollout.calculate_log_probs=True",
+    "actor_rollout_ref.rollout.calculate_log_probs=True; rollout_token_veto_threshold of 0.6.1 rejects, too",
     remedy="algorithm.rollout_correction.rollout_rs=null",
 )
 def _rejection(request: Request) -> bool | None:
-    return _unproven_correction(request, "rollout_rs")
+    """Source: verl 0.6.1 rollout_corr_helper.compute_rollout_correction_and_rejection_mask, whose veto is by itself."""
+    vetoes = on(request, VETO)
+    return _unproven_correction(request, "rollout_rs") if vetoes is False else vetoes
 
 
 @REFUSALS.row(

@@ -20,19 +20,39 @@ def report(trainer: Any, attachment: Any) -> Any:
     """The attachment of a trainer, V1 or V0, that logs the numbers of its optimizer steps; see `Adapter.report`."""
     patches = Patches()
 
-    def update(batch: Any, *arguments: Any, **options: Any) -> Any:
-        result = native(batch, *arguments, **options)
-        (steps,) = workers_ray.asked(trainer.actor_rollout_wg.workers[:1], _taken)
-        # Source: verl 0.9.1 trainer/ppo/v1/trainer_base.py (a dict to add to), ray_trainer.py (lists, averaged later).
-        metrics = options.get("metrics", *arguments[:1])
-        if metrics is not None:
-            metrics.update(logged(steps))
-        else:
-            result.meta_info["metrics"].update({name: [value] for name, value in logged(steps).items()})
-        return result
+    def told(native: Any) -> Any:
+        def update(batch: Any, *arguments: Any, **options: Any) -> Any:
+            result = native(batch, *arguments, **options)
+            (steps,) = workers_ray.asked(trainer.actor_rollout_wg.workers[:1], _taken)
+            # Source: verl 0.9.1 trainer/ppo/v1/trainer_base.py (a dict to add to), ray_trainer.py (lists, averaged
+            # later).
+            metrics = options.get("metrics", *arguments[:1])
+            if metrics is not None:
+                metrics.update(logged(steps))
+            else:
+                result.meta_info["metrics"].update({name: [value] for name, value in logged(steps).items()})
+            return result
 
-    what = "the numbers of steps are added to its metrics"
-    native = patches.set(trainer, "_update_actor", update, what=what, why="report_to")
+        return update
+
+    def tell(owner: Any, name: str) -> None:
+        what = "the numbers of steps are added to its metrics"
+        patches.set(owner, name, told(getattr(owner, name)), what=what, why="report_to")
+
+    if hasattr(trainer, "_update_actor"):
+        tell(trainer, "_update_actor")
+    elif getattr(trainer, "actor_rollout_wg", None) is not None:  # before verl 0.7.0 `fit` calls the workers
+        tell(trainer.actor_rollout_wg, "update_actor")
+    else:
+        native_init = trainer.init_workers
+
+        def init_workers() -> None:
+            native_init()
+            tell(trainer.actor_rollout_wg, "update_actor")
+
+        patches.set(
+            trainer, "init_workers", init_workers, what="metrics are added to once there are workers", why="report_to"
+        )
     return with_patches(attachment, patches)
 
 

@@ -25,7 +25,7 @@ from batchbridge.kit.versions import is_release
 VERSIONS = ">=0.4.0"
 """Versions that are read; one newer than `NEWEST` as that. Rows are complete, wheel by wheel, for 0.4.0, 0.4.1, 0.5.0,
 0.6.0, 0.6.1, 0.7.0, 0.7.1, 0.8.0, 0.9.0 and 0.9.1."""
-OLDEST_ENFORCED = "0.7.1"
+OLDEST_ENFORCED = "0.6.1"
 """The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "0.9.1"
 """The newest version whose rows are complete; `write` writes for it when nobody names one."""

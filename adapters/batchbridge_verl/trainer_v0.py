@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.advantages import GAE, hold_gae
 from batchbridge_verl.columns import CARRIED, column
 from batchbridge_verl.driver import ReadyResult, VerlCriticDriver, VerlDriver, checkpoint_to_resume, newest_checkpoint
-from batchbridge_verl.observe import numbered
+from batchbridge_verl.observe import generates, numbered
 from batchbridge_verl.sampling import hand_seeds
 
 NAMED = (ROLLOUT, POSITION, SAMPLE)
@@ -28,8 +28,6 @@ class VerlTrainerV0:
         self._trainer, self._driver, self._patches = trainer, driver, patches
         self._rows: RolloutRows | None = None
         self._native_init = trainer.init_workers
-        self._native_old, self._native_reference = trainer._compute_old_log_prob, trainer._compute_ref_log_prob
-        self._native_values = trainer._compute_values
         self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
         total = driver.rollouts()
         loader = PlannedLoader(
@@ -45,13 +43,14 @@ class VerlTrainerV0:
             ("total_training_steps", total, f"{total} rollouts", "clock of the spec"),
             ("init_workers", self._init_workers, "the workers get their orders", order),
             ("_balance_batch", self._leave, "rows are placed by the step that trains them", order),
-            ("_compute_old_log_prob", self._old, "the plan's rollout is complete; rows split evenly", order),
-            ("_compute_ref_log_prob", self._reference, "rows split evenly", order),
-            *((("_compute_values", self._values, "rows split evenly", order),) if driver.critic is not None else ()),
             ("_save_checkpoint", self._save, "the place in the plan is saved with it", resume),
             ("_load_checkpoint", self._load, "the plan is held against the file", resume),
         ):
             patches.set(trainer, name, value, what=what, why=why)
+        if hasattr(trainer, "_compute_old_log_prob"):
+            self._score(trainer, "_compute_old_log_prob", self._old)
+            for name in ("_compute_ref_log_prob", *(("_compute_values",) if driver.critic is not None else ())):
+                self._score(trainer, name, self._evenly)
         self._computed = compute_advantage_told(patches, "verl.trainer.ppo.ray_trainer", CARRIED)
         if getattr(trainer, "actor_rollout_wg", None) is not None:
             self._arrive()
@@ -60,9 +59,20 @@ class VerlTrainerV0:
         self._native_init()
         self._arrive()
 
+    def _score(self, owner: Any, name: str, ours: Callable[[Any, Any], Any]) -> None:
+        """Has a function that scores a rollout's rows run through `ours`, which gets it and the rows."""
+        native = getattr(owner, name)
+        what, why = "the plan's rollout is complete; rows split evenly", "order and membership of the plan"
+        self._patches.set(owner, name, lambda batch: ours(native, batch), what=what, why=why)
+
     def _arrive(self) -> None:
         trainer = self._trainer
         self._driver.install(self._patches)
+        if not hasattr(trainer, "_compute_old_log_prob"):  # before verl 0.7.0 `fit` calls the workers
+            self._score(trainer.actor_rollout_wg, "compute_log_prob", self._old)
+            if trainer.use_reference_policy:
+                scoring = trainer.actor_rollout_wg if trainer.ref_in_actor else trainer.ref_policy_wg
+                self._score(scoring, "compute_ref_log_prob", self._evenly)
         self._patches.set(
             trainer.actor_rollout_wg,
             "update_actor",
@@ -78,11 +88,13 @@ class VerlTrainerV0:
                 what="one call per planned optimizer step of the critic",
                 why="membership of the critic's plan",
             )
-        hand_seeds(trainer.async_rollout_manager, trainer.config.actor_rollout_ref.rollout.name, self._patches)
+        generator = generates(trainer)
+        if hasattr(generator, "agent_loop_workers"):
+            hand_seeds(generator, trainer.config.actor_rollout_ref.rollout.name, self._patches)
         self._patches.set(
-            trainer.async_rollout_manager,
+            generator,
             "generate_sequences",
-            numbered(trainer.async_rollout_manager.generate_sequences, self._driver.plan.completions_per_prompt),
+            numbered(generator.generate_sequences, self._driver.plan.completions_per_prompt),
             what="each row knows its sample's number",
             why="membership of the plan",
         )
@@ -93,13 +105,11 @@ class VerlTrainerV0:
     def _leave(batch: Any, metrics: dict[str, Any], *arguments: Any, **options: Any) -> None:
         """Replaces balancing."""
 
-    def _old(self, batch: Any) -> Any:
+    def _old(self, native: Any, batch: Any) -> Any:
         columns = batch.non_tensor_batch
         lengths = batch.batch["attention_mask"].sum(-1).tolist()
         self._identify([columns[name] for name in NAMED], lengths)
-        padded, extra = self._evenly(batch)
-        output, utilisation = self._native_old(padded)
-        return _cut(output, extra), utilisation
+        return self._evenly(native, batch)
 
     def _identify(self, columns: Sequence[Sequence[Any]], lengths: Sequence[int]) -> RolloutRows:
         """The rows of a rollout that has arrived. columns: `NAMED`."""
@@ -120,20 +130,14 @@ class VerlTrainerV0:
             return self._identify(columns, batch["attention_mask"].sum(-1).tolist())
         return self._rows
 
-    def _reference(self, batch: Any) -> Any:
-        padded, extra = self._evenly(batch)
-        return _cut(self._native_reference(padded), extra)
-
-    def _values(self, batch: Any) -> Any:
-        padded, extra = self._evenly(batch)
-        return _cut(self._native_values(padded), extra)
-
-    def _evenly(self, batch: Any) -> tuple[Any, int]:
-        """The batch with copies of its first rows, as many as verl's split needs; and how many."""
+    def _evenly(self, native: Any, batch: Any) -> Any:
+        """The scores of a batch, which is scored with copies of its first rows, as many as verl's split needs; from
+        verl 0.7.0 on the old log-probabilities come with a utilisation."""
         from verl.protocol import pad_dataproto_to_divisor
 
         padded, extra = pad_dataproto_to_divisor(batch, self._driver.ranks * (self._driver.forward_rows or 1))
-        return padded, extra
+        made = native(padded)
+        return (_cut(made[0], extra), *made[1:]) if isinstance(made, tuple) else _cut(made, extra)
 
     def _tell(self, batch: Any, rows: RolloutRows) -> None:
         """Puts the rule's advantages in place of verl's, and digests of all rows beside the steps. `BatchDrift` where

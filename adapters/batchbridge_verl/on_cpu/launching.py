@@ -83,7 +83,6 @@ def overrides(folder: Path, ranks: int, *, optimizer: Sequence[str] = ADAMW, ray
         f"{rollout}.agent.num_workers=1",
         f"{rollout}.agent.default_agent_loop=scripted",
         f"{rollout}.agent.agent_loop_config_path={folder}/agent.yaml",
-        "reward.num_workers=1",
         "trainer.device=cpu",
         f"trainer.n_gpus_per_node={ranks}",
         "trainer.nnodes=1",
@@ -93,7 +92,7 @@ def overrides(folder: Path, ranks: int, *, optimizer: Sequence[str] = ADAMW, ray
         "trainer.test_freq=-1",
         "trainer.resume_mode=disable",
         f"trainer.default_local_dir={folder}/checkpoints",
-        *_of_release(actor, ref, model),
+        *_of_release(actor, ref, rollout, model),
         "ray_kwargs.ray_init.num_cpus=14",  # of Ray's bookkeeping: actors wait for what they ask for
         f"+ray_kwargs.ray_init.num_gpus={ranks}",
         f"+ray_kwargs.ray_init.resources={{cpu:{ranks}}}",  # what 0.8.0 places its workers by
@@ -103,11 +102,15 @@ def overrides(folder: Path, ranks: int, *, optimizer: Sequence[str] = ADAMW, ray
     ]
 
 
-def _of_release(actor: str, ref: str, model: str) -> list[str]:
+def _of_release(actor: str, ref: str, rollout: str, model: str) -> list[str]:
     """Overrides that one release has and another has not."""
-    if holds(">=0.8.0", importlib.metadata.version("verl")):
-        return ["transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]
+    version = importlib.metadata.version("verl")
+    if holds("<0.7.1", version):
+        return [f"{rollout}.mode=async"]
+    if holds(">=0.8.0", version):
+        return ["reward.num_workers=1", "transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]
     return [
+        "reward.num_workers=1",
         "trainer.use_legacy_worker_impl=disable",
         *(f"{role}.fsdp_config.strategy=fsdp2" for role in (actor, ref)),
         # Its padded rows are trained otherwise than they are: see the refusal `padded_rows`.

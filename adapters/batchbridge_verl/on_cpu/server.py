@@ -5,15 +5,22 @@ Its own file: Ray starts a process for it.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 
 class ScriptedServer:
-    """Answers every call of verl's server handle; is asked for no tokens."""
+    """Answers every call of verl's server handle; is asked for no tokens. workers: those that it has send weights."""
 
-    async def wake_up(self) -> None: ...
+    def __init__(self, workers: Sequence[Any] = ()) -> None:
+        self._workers = workers
 
-    async def sleep(self) -> None: ...
+    async def wake_up(self) -> None:
+        await asyncio.gather(*(worker.wake_up.remote() for worker in self._workers))
+
+    async def sleep(self) -> None:
+        await asyncio.gather(*(worker.sleep.remote() for worker in self._workers))
 
     async def clear_kv_cache(self) -> None: ...
 

@@ -280,8 +280,8 @@ def test_metrics_of_several_calls_become_lists() -> None:
         (None, "not a release of verl"),
         (CheckoutContents("easyr1", "0.3.2"), "not a release of verl"),
         (
-            CheckoutContents("verl", "0.7.0"),
-            "verl 0.7.0 is older than 0.7.1, the oldest version whose trainer is wrapped",
+            CheckoutContents("verl", "0.6.0"),
+            "verl 0.6.0 is older than 0.6.1, the oldest version whose trainer is wrapped",
         ),
         (CheckoutContents("verl", "0.9.2"), "not one that it knows: verl trainer/ppo/v1/trainer_base.py: PPOTrainer"),
     ],

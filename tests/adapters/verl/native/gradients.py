@@ -124,7 +124,9 @@ CASES = (
         sapo,
     ),
 )
-INSISTING = Case("sapo", "sapo", dataclasses.replace(PPO, surrogate="sapo"))
+INSISTING = next(
+    case for case in CASES if case.name == ("sapo" if holds(LOSS_MODES["sapo"].versions, VERSION) else "gspo")
+)
 """Takes the mean over sequences, whatever it is told."""
 
 

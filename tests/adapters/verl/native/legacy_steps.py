@@ -184,8 +184,10 @@ def detached_once(bench: LegacyBench) -> None:
     def change(native: Any, micro_batch: Any, options: dict[str, Any]) -> Any:
         result, first = native(micro_batch, **options), not seen
         seen.append(1)
-        cut = result["log_probs"].detach().requires_grad_()
-        return {**result, "log_probs": cut + 0 * result["log_probs"].detach() if first else result["log_probs"]}
+        pair = isinstance(result, tuple)  # before 0.7.1
+        made = result[1] if pair else result["log_probs"]
+        cut = made.detach().requires_grad_() + 0 * made.detach() if first else made
+        return (result[0], cut) if pair else {**result, "log_probs": cut}
 
     forward(bench, change)
 

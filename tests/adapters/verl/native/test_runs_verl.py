@@ -68,6 +68,9 @@ needs_candidates = pytest.mark.skipif(
     importlib.metadata.version("verl") != "0.9.1", reason="filters and colocate_async are followed on 0.9.1"
 )
 needs_v1 = pytest.mark.skipif(not HAS_V1, reason="the V1 trainer came with verl 0.9.0")
+needs_sync = pytest.mark.skipif(
+    holds(">=0.7.0", importlib.metadata.version("verl")), reason="rollout.mode=sync is gone since verl 0.7.0"
+)
 STOCK = "verl.trainer.main_ppo"
 PROMPTS = 12
 ROLLOUTS = 3
@@ -169,6 +172,12 @@ def one_rank(place: Path) -> Run:
     cuts, options = str(place / "b" / "cuts"), ("--tokens-per-device", str(BUDGET))
     settings = [THREE, "data.dataloader_num_workers=0", *EVALUATED]
     return run(place / "b", 1, *settings, options=options, BATCHBRIDGE_JITTER_SEED="2", BATCHBRIDGE_CUTS=cuts)
+
+
+@pytest.fixture(scope="module")
+def in_workers(place: Path) -> Run:
+    """The training processes themselves generate, the default of 0.6.1; and the run is evaluated."""
+    return run(place / "f", 2, THREE, "actor_rollout_ref.rollout.mode=sync", *EVALUATED)
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +414,7 @@ def test_every_request_has_the_plans_sampling_seed(
     assert (len(planned) < len(lines)) == (name == "v0")  # requests of an evaluation have none of the plan's
 
 
-@pytest.mark.parametrize("name", ["one_rank", "v0"])
+@pytest.mark.parametrize("name", ["one_rank", "v0", pytest.param("in_workers", marks=needs_sync)])
 def test_a_run_is_evaluated_between_its_rollouts(name: str, request: pytest.FixtureRequest) -> None:
     """The same runs are held against one that is not: `test_ranks_micro_batches_and_trainer_do_not_change_the_run`."""
     assert request.getfixturevalue(name).text.count("val-core/scripted/reward/mean") >= 1 + ROLLOUTS
@@ -421,7 +430,12 @@ def test_groups_stay_whole_in_every_step(two_ranks: Run) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    ["one_rank", pytest.param("v0", marks=needs_v1), pytest.param("sequence", marks=pytest.mark.by_hand)],
+    [
+        "one_rank",
+        pytest.param("v0", marks=needs_v1),
+        pytest.param("in_workers", marks=needs_sync),
+        pytest.param("sequence", marks=pytest.mark.by_hand),
+    ],
 )
 def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
     two_ranks: Run, other: str, request: pytest.FixtureRequest, record: Callable[..., None]

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from batchbridge_verl.on_cpu import launching
 from batchbridge_verl.on_cpu.launching import ADAMW, float32, overrides
+from batchbridge_verl.settings import holds
 
 __all__ = ["ADAMW", "float32", "overrides"]
 
@@ -107,8 +109,9 @@ LEGACY = (
 
 
 def legacy_workers() -> bool:
-    """Whether runs are asked for on legacy workers."""
-    return os.environ.get("BATCHBRIDGE_VERL_WORKERS") == "legacy"
+    """Whether runs are on legacy workers: they are asked for, or the release has no others."""
+    only = holds("<0.7.1", importlib.metadata.version("verl"))
+    return only or os.environ.get("BATCHBRIDGE_VERL_WORKERS") == "legacy"
 
 
 def environment(own: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -189,7 +189,8 @@ def as_legacy_workers_get(data: Any) -> Any:
     made, marks = padded(data), (ROLLOUT, PROMPT, POSITION, SAMPLE)
     tensors = {name: made[name] for name in made.keys() if isinstance(made.get(name), torch.Tensor)}  # noqa: SIM118
     columns = {name: np.array(tensors.pop(name).tolist(), dtype=object) for name in marks}
-    told = {"temperature": 1.0, STEP: tu.get(data, STEP), "global_token_num": made["attention_mask"].sum(-1).tolist()}
+    step = tu.get_non_tensor_data(data, STEP, None)
+    told = {"temperature": 1.0, STEP: step, "global_token_num": made["attention_mask"].sum(-1).tolist()}
     return DataProto.from_dict(tensors=tensors, non_tensors=columns, meta_info=told)
 
 
@@ -212,7 +213,8 @@ def padded(data: Any) -> Any:
     columns["position_ids"] = (columns["attention_mask"].cumsum(1) - 1).clamp(min=0)
     columns["input_ids"] = torch.cat([columns["prompts"], columns["responses"]], 1)
     made = TensorDict({**columns, **{name: data[name] for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)}}, len(data))
-    settings = {name: tu.get(data, name) for name in data.keys() if not isinstance(data.get(name), torch.Tensor)}  # noqa: SIM118
+    others = [name for name in data.keys() if not isinstance(data.get(name), torch.Tensor)]  # noqa: SIM118
+    settings = {name: tu.get_non_tensor_data(data, name, None) for name in others}
     tu.assign_non_tensor(made, **settings)
     return made
 
