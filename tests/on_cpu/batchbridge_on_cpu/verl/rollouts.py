@@ -49,6 +49,8 @@ def after_legacy_workers(module: Any) -> None:
     kind = module.AsyncActorRolloutRefWorker
     if not hasattr(kind, "update_weights"):
         module.ActorRolloutRefWorker.keep_weights = _keeping()
+        # gloo gathers no scalar into a vector, as this does with the seconds that generation took.
+        module.topk_reduce_ratio_min_max = lambda seconds, *_: (0.0, seconds, seconds)
         return
     native = kind.update_weights
 
