@@ -1,13 +1,16 @@
 """OpenRLHF's specification against OpenRLHF's own functions, and misreadings of its settings, each of which they tell.
 
-No training: its parser, its strategy's sizes, its loop over a rollout, its advantages and its losses are called with
-rows and log-probabilities that are ours. Prompts and rollouts come out of an engine, and are other tests' matter.
+No training: its parser, its groups of workers, its loop over prompts and rollouts, its strategy's sizes, its loop over
+a rollout, its experiences, advantages and losses are called with prompts, rows and log-probabilities that are ours. Ray
+and the engine are stand-ins: an engine answers a prompt with the prompt.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+import warnings
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,9 +18,10 @@ from unittest import mock
 import pytest
 import real_openrlhf
 import torch
+from openrlhf.trainer import ppo_trainer
+from openrlhf.trainer.ppo_utils import experience_maker, samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from openrlhf.trainer.ray import ppo_actor
+from openrlhf.trainer.ray import launcher, ppo_actor
 from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 
 from batchbridge.contract.held import LAWS
@@ -36,6 +40,7 @@ RUN: dict[str, Any] = {
     "algo.advantage.estimator": "group_norm",
     "algo.kl.init_coef": 0.0,
 }
+CORRECTED = {"algo.advantage.is_correction_level": "token"}
 KL = {"algo.kl.use_loss": True, "algo.kl.init_coef": 0.05}
 ACTOR, LOSS, MAKER = "trainer/ray/ppo_actor.py: ", "models/loss.py: ", "trainer/ppo_utils/experience_maker.py: "
 LOSSES = (
@@ -44,6 +49,19 @@ LOSSES = (
     f"{LOSS}aggregate_loss",
     "utils/loss_utils.py: iter_grad_accum_global_norm",
 )
+SAMPLES, LOOP = "trainer/ppo_utils/samples_generator.py: ", "trainer/ppo_trainer.py: "
+TRAINED = (
+    f"{ACTOR}ActorPPOTrainer.ppo_train",
+    "utils/deepspeed/deepspeed.py: DeepspeedStrategy.setup_distributed",
+)
+FITTED = (
+    f"{LOOP}prepare_datasets",
+    f"{LOOP}PPOTrainer.fit",
+    f"{SAMPLES}SamplesGenerator.generate_samples",
+    f"{SAMPLES}_collect_prompt_batch",
+)
+FIT = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
+"""The trainer's class below Ray's."""
 
 
 class OpenRlhfsFunctions(EvidenceContract):
@@ -52,17 +70,58 @@ class OpenRlhfsFunctions(EvidenceContract):
     adapter_class = OpenRlhfAdapter
     package = "openrlhf"
     functions = {  # noqa: RUF012 - the contract's attribute
-        "steps": (
-            f"{ACTOR}ActorPPOTrainer.ppo_train",
-            "utils/deepspeed/deepspeed.py: DeepspeedStrategy.setup_distributed",
-        ),
+        "devices": ("trainer/ray/launcher.py: RayActorGroup._initiate_actors",),
+        "rollouts": (*FITTED, *TRAINED),
+        "prompts": FITTED,
+        "steps": TRAINED,
         "advantages": (f"{MAKER}RemoteExperienceMaker.compute_advantages_and_returns",),
         "weights": LOSSES,
         "gradients": (*LOSSES, "models/utils.py: compute_approx_kl"),
         "ratio": LOSSES,
+        "micro_batches": TRAINED,
+        "kl_rewards": (
+            f"{MAKER}RemoteExperienceMaker.make_experience",
+            f"{MAKER}RemoteExperienceMaker.compute_advantages_and_returns",
+            "models/utils.py: compute_approx_kl",
+            "models/utils.py: compute_reward",
+        ),
+        "truncated": (f"{SAMPLES}SamplesGenerator._process_response_into_experience",),
+        "corrections": LOSSES[:2],
     }
 
+    def native_devices(self, case: ValidCase) -> int:
+        actor, args = mock.MagicMock(), parsed(case)
+        with (
+            mock.patch.object(launcher, "ray", mock.MagicMock(get=lambda one: ("address", 1))),
+            mock.patch.object(launcher, "placement_group"),
+            mock.patch.object(launcher, "PlacementGroupSchedulingStrategy"),
+        ):
+            made = launcher.RayActorGroup(args.actor.num_nodes, args.actor.num_gpus_per_node, actor)
+        return len(made._actor_handlers)
+
+    def native_rollouts(self, case: ValidCase, dataset_size: int) -> int:
+        """The rollouts up to the last step: what fills none behind it is generated, and trains nothing."""
+        args, (world, _, window) = parsed(case), self.trained(case)
+        turns = args.rollout.n_samples_per_prompt * args.train.max_epochs
+        shares = [len(one) * turns // (world * args.train.micro_batch_size) for one in fitted(args, dataset_size)]
+        begun = [0, *itertools.accumulate(shares)]
+        return sum(before < begun[-1] // window * window for before in begun[:-1])
+
+    def native_prompts(self, case: ValidCase, dataset_size: int) -> Iterator[Sequence[int]]:
+        args = parsed(case)
+        args.train.num_episodes = 3
+        return iter(fitted(args, dataset_size))
+
     def native_step_sizes(self, case: ValidCase) -> list[int]:
+        world, micro_batches, window = self.trained(case)
+        return [world * sum(micro_batches[at : at + window]) for at in range(0, len(micro_batches), window)]
+
+    def native_micro_batches(self, case: ValidCase) -> list[int]:
+        _, micro_batches, window = self.trained(case)
+        return micro_batches[:window]
+
+    def trained(self, case: ValidCase) -> tuple[int, list[int], int]:
+        """The devices, the micro-batches of one of them over a rollout, and how many of those make a step."""
         args = parsed(case)
         world = args.actor.num_nodes * args.actor.num_gpus_per_node
         micro_batches: list[int] = []
@@ -83,14 +142,14 @@ class OpenRlhfsFunctions(EvidenceContract):
             with mock.patch.object(torch.cuda, "current_device", return_value="cpu"):
                 trainer.ppo_train(0.0)
             window = strategy.accumulated_gradient
-        return [world * sum(micro_batches[at : at + window]) for at in range(0, len(micro_batches), window)]
+        return world, micro_batches, window
 
     def native_advantages(self, case: ValidCase, groups: Sequence[Sequence[float]]) -> list[list[float]]:
         args, size = parsed(case), len(groups[0])
         rewards = torch.tensor([reward for group in groups for reward in group])
         alone = torch.ones(len(rewards), 1)
         experience = Experience(rewards=rewards, index=list(range(len(rewards))), action_mask=alone, kl=0 * alone)
-        maker = object.__new__(RemoteExperienceMaker)
+        maker = object.__new__(experience_maker.RemoteExperienceMaker)
         vars(maker).update(
             strategy=SimpleNamespace(args=args),
             advantage_estimator=args.algo.advantage.estimator,
@@ -109,6 +168,69 @@ class OpenRlhfsFunctions(EvidenceContract):
     def native_completion_gradient(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
         return gradients(case, [tokens])[0]
 
+    def native_kl_rewards(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
+        args, found = parsed(case), []
+        rows = [*tokens, *tokens[: -len(tokens) % args.rollout.n_samples_per_prompt]]
+        said = {name: torch.tensor([[getattr(token, name)] for token in rows]) for name in ("old", "reference")}
+        maker, alone = object.__new__(experience_maker.RemoteExperienceMaker), torch.ones(len(rows), 1)
+        vars(maker).update(
+            strategy=SimpleNamespace(args=args),
+            advantage_estimator=args.algo.advantage.estimator,
+            kl_ctl=SimpleNamespace(value=args.algo.kl.init_coef),
+            actor_model_group="old",
+            initial_model_group="reference",
+            critic_model_group=None,
+            _dispatch_forward=lambda group, sync, **words: group,
+            _flatten_results=lambda group, factor: [said.get(group)],
+        )
+        made = Experience(
+            sequences=alone, action_mask=alone, rewards=0 * alone[:, 0], index=list(range(len(rows))), info={}
+        )
+
+        def kept(*words: Any, **options: Any) -> torch.Tensor:
+            found.append(native(*words, **options))
+            return found[-1]
+
+        native = experience_maker.compute_reward
+        with (
+            mock.patch.object(experience_maker, "ray", mock.Mock(put=lambda one: "none")),
+            mock.patch.object(experience_maker, "compute_reward", kept),
+        ):
+            maker.compute_advantages_and_returns(maker.make_experience([made]))
+        return found[0][: len(tokens), 0].tolist()
+
+    def native_trained_tokens(
+        self, case: ValidCase, lengths: Sequence[int], truncated: Sequence[bool]
+    ) -> list[int | None]:
+        args = parsed(case)
+        generator = samples_generator.SamplesGenerator(SimpleNamespace(args=args), None, None, None, [])
+        said: dict[str, Any] = {"rollout_log_probs": None, "prompt": "", "label": "", "reward": 0.0}
+        return [
+            int(
+                generator._process_response_into_experience(
+                    {**said, "observation_tokens": [1] * (length + 1), "action_ranges": [(1, length + 1)]}
+                    | {"truncated": cut}
+                ).action_mask.sum()
+            )
+            for length, cut in zip(lengths, truncated, strict=True)
+        ]
+
+    def native_sampler_factors(
+        self, case: ValidCase, completions: Sequence[Sequence[tuple[float, float]]]
+    ) -> list[list[float]]:
+        rows = [
+            [Token(logprob=old, old=old, reference=old, advantage=1.0) for old, _ in completion]
+            for completion in completions
+        ]
+        sampled = [[one for _, one in completion] for completion in completions]
+        corrected, plain = gradients(case, rows, kl=False, sampled=sampled), gradients(case, rows, kl=False)
+        return [
+            [one / other for one, other in zip(*both, strict=True)]
+            for both in (
+                (left[: len(row)], right[: len(row)]) for row, left, right in zip(rows, corrected, plain, strict=True)
+            )
+        ]
+
 
 class Rows:
     """A replay buffer of so many rows of one token."""
@@ -124,6 +246,54 @@ class Rows:
 
     def collate_fn(self, places: Sequence[int]) -> Experience:
         return Experience(action_mask=torch.ones(len(places), 1))
+
+
+class Places(list[int]):
+    """A dataset of prompts that are their places; of a dataset of OpenRLHF's it has what is asked of one."""
+
+    def select(self, places: range) -> Places:
+        return Places(self[place] for place in places)
+
+    def collate_fn(self, places: Sequence[int]) -> tuple[Sequence[int], ...]:
+        return places, places, places, places
+
+
+def fitted(args: Any, dataset_size: int) -> list[list[int]]:
+    """The prompts of each rollout of OpenRLHF's own loop, in which nothing is generated and nothing trained."""
+    strategy, size = real_openrlhf.strategy_of(args, {}), args.rollout.n_samples_per_prompt
+    rollouts: list[list[int]] = []
+
+    def train(samples: Sequence[Any], step: int) -> tuple[dict[str, Any], int]:
+        rollouts.append([one.prompt for one in samples[::size]])
+        return {}, step + 1
+
+    states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+    idle = mock.MagicMock()
+    with (
+        mock.patch.object(ppo_trainer, "blending_datasets", return_value=Places(range(dataset_size))),
+        mock.patch.object(ppo_trainer, "PromptDataset", lambda data, *words, **options: data),
+        mock.patch.object(ppo_trainer, "tqdm", idle),
+        mock.patch.object(samples_generator, "tqdm", idle),
+        mock.patch.object(samples_generator, "ray", mock.Mock(wait=waited, get=lambda ref: [ref] * size)),
+        mock.patch.object(samples_generator, "batch_vllm_engine_call"),
+        warnings.catch_warnings(action="ignore"),  # of torch about its own loader
+    ):
+        loader, _, _ = ppo_trainer.prepare_datasets(strategy, None)
+        generator = samples_generator.SamplesGenerator(strategy, loader, None, None, [])
+        generator._dispatch_prompts_to_vllm = lambda prompts, *words, **options: list(prompts)
+        generator._process_response_into_experience = lambda prompt, **options: SimpleNamespace(prompt=prompt)
+        trainer = object.__new__(FIT)
+        vars(trainer).update(args=strategy.args, prompts_dataloader=loader, eval_dataloader=None, generate_kwargs={})
+        vars(trainer).update(samples_generator=generator, wandb_logger=None, tensorboard_logger=None, train_step=train)
+        vars(trainer).update(init_checkpoint_states=lambda: states, restore_best_checkpoint_state=lambda states: None)
+        trainer.save_logs_and_checkpoints = lambda *words: None
+        trainer.fit()
+    return rollouts
+
+
+def waited(refs: list[int], **options: Any) -> tuple[list[int], list[int]]:
+    """What is ready of what is waited for, and the rest."""
+    return refs[:1], refs[1:]
 
 
 def parsed(case: ValidCase) -> Any:
@@ -144,14 +314,23 @@ def trainer_of(args: Any, strategy: Any, actor: Any = None) -> Any:
     return made
 
 
-def gradients(case: ValidCase, rows: Sequence[Sequence[Token]], *, kl: bool = True) -> list[list[float]]:
-    """The gradient of the loss of a step that is one micro-batch, at each token of each row."""
+def gradients(
+    case: ValidCase,
+    rows: Sequence[Sequence[Token]],
+    *,
+    kl: bool = True,
+    sampled: Sequence[Sequence[float]] | None = None,
+) -> list[list[float]]:
+    """The gradient of the loss of a step that is one micro-batch, at each token of each row. sampled: log-probabilities
+    by the sampler; None: the old ones."""
     args, longest = parsed(case), max(map(len, rows))
     args.algo.kl.use_loss = args.algo.kl.use_loss and kl
 
     def padded(name: str) -> torch.Tensor:
         values = [[getattr(token, name) for token in row] + [0.0] * (longest - len(row)) for row in rows]
         return torch.tensor(values, dtype=torch.float64)
+
+    beside = torch.tensor([[*row, *[0.0] * (longest - len(row))] for row in sampled or ()], dtype=torch.float64)
 
     class Policy(torch.nn.Module):
         def forward(self, *words: Any, **options: Any) -> tuple[torch.Tensor, Any]:
@@ -163,7 +342,7 @@ def gradients(case: ValidCase, rows: Sequence[Sequence[Token]], *, kl: bool = Tr
         sequences=torch.zeros(len(rows), longest),
         action_log_probs=padded("old"),
         base_action_log_probs=padded("reference"),
-        rollout_log_probs=padded("old"),
+        rollout_log_probs=padded("old") if sampled is None else beside,
         advantages=padded("advantage"),
     )
     strategy = SimpleNamespace(
@@ -196,6 +375,10 @@ class TestOpenRlhf(OpenRlhfsFunctions):
         case("KL, k2", **KL, algo__kl__estimator="k2"),
         case("KL, k3", **KL, algo__kl__estimator="k3"),
         case("gspo", actor__policy_loss_type="gspo"),
+        case("KL in rewards, k1", algo__kl__init_coef=0.05, algo__kl__estimator="k1", train__num_episodes=3),
+        case("KL in rewards, k3", algo__kl__init_coef=0.1, algo__kl__estimator="k3", train__micro_batch_size=4),
+        case("a cap", **CORRECTED),
+        case("a mask", **CORRECTED, algo__advantage__is_correction_mode="mask"),
     )
 
 
@@ -243,6 +426,23 @@ MISREADINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"objective.kl_clamp": None, "objective.kl_log_ratio_clamp": None},
     ),
     "no dual clip": ("gradients", "dr_grpo, dual clip", {"objective.dual_clip": None}),
+    "devices are nodes": ("devices", "group_norm", {"topology.world_size": 1}),
+    "a run is one episode": ("rollouts", "KL in rewards, k1", {"horizon.epochs": 1.0}),
+    "a remainder of prompts is dropped": ("rollouts", "group_norm", {"order.last_rollout": "drop"}),
+    "a remainder of prompts wraps": ("prompts", "group_norm", {"order.last_rollout": "wrap"}),
+    "prompts are in order": ("prompts", "group_norm", {"order.prompt_shuffle": "none"}),
+    "a micro-batch is one of all devices": (
+        "micro_batches",
+        "KL in rewards, k3",
+        {"micro_batch.completions_per_device": 2},
+    ),
+    "k3 in rewards is k1": ("kl_rewards", "KL in rewards, k3", {"objective.kl_estimator": "k1"}),
+    "KL in the loss is in rewards": ("kl_rewards", "KL, k2", {"objective.kl_placement": "reward"}),
+    "KL in rewards has no bound": ("kl_rewards", "KL in rewards, k1", {"objective.kl_clamp": None}),
+    "truncated completions do not train": ("truncated", "group_norm", {"rollout.truncated_completions": "mask"}),
+    "a mask is a cap": ("corrections", "a mask", {"objective.sampler_correction": "token_truncate [0.5, 5.0]"}),
+    "a cap has no lower bound": ("corrections", "a cap", {"objective.sampler_correction": "token_truncate [-, 5.0]"}),
+    "nothing is corrected": ("corrections", "a cap", {"objective.sampler_correction": None}),
     "the ratio is a token's": (
         "ratio",
         "gspo",
