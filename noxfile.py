@@ -395,6 +395,18 @@ def open_r1(session: nox.Session) -> None:
     pytest(session, *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
+@nox.session
+def trl_copies(session: nox.Session) -> None:
+    """R1-V's and VLM-R1's own trainers, observed and verified, at VLM-R1's pins. By name only. BATCHBRIDGE_R1_V,
+    BATCHBRIDGE_VLM_R1: checkouts."""
+    if not (os.environ.get("BATCHBRIDGE_R1_V") and os.environ.get("BATCHBRIDGE_VLM_R1")):
+        session.error("BATCHBRIDGE_R1_V and BATCHBRIDGE_VLM_R1 name no checkouts; see docs/trl.md")
+    install_oldest_trl(session)
+    session.install("-q", "--no-deps", "trl==0.17.0", "transformers==4.49.0", "pillow==13.0.0")
+    (folder,) = native("adapters/trl")
+    pytest(session, f"{folder}/test_copies.py")
+
+
 @nox.session(python="3.11")  # the constraints are those of one Python
 def axolotl(session: nox.Session) -> None:
     """axolotl's GRPO trainer, wrapped as it is: gradients, tampering, resume. By name only. Of the packages that

@@ -43,7 +43,17 @@ TELLS = DetectionFacts(
     of_other_programs=OF_SFT,
     file_option="config",
     classes=(("trl.", "GRPOConfig"), ("unsloth", "GRPOConfig"), ("", "UnslothGRPOConfig")),
-    trainers=(("trl.", "GRPOTrainer"), ("", "UnslothGRPOTrainer"), ("", "_UnslothGRPOTrainer")),
+    trainers=(
+        ("trl.", "GRPOTrainer"),
+        ("", "UnslothGRPOTrainer"),
+        ("", "_UnslothGRPOTrainer"),
+        ("", "GRPOTrainer"),  # from here on copies, see `copied`
+        ("", "Qwen2VLGRPOTrainer"),
+        ("", "Qwen2VLGRPOTrainer_Video"),
+        ("", "Qwen2VLGRPOTrainer_Video_Tasks"),
+        ("", "HumanOmniVLGRPOTrainer"),
+        ("", "VLMGRPOTrainer"),
+    ),
 )
 """The facts by which a configuration is known to be one of TRL's GRPO."""
 

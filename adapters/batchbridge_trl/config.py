@@ -35,6 +35,8 @@ from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_of, world_size
 
 if TYPE_CHECKING:
+    from batchbridge import Attachment
+    from batchbridge.kit import Request
     from batchbridge.kit.own_copy import OwnCopy
     from batchbridge_trl.own_programs import OwnProgram
 
@@ -86,9 +88,10 @@ class TrlAdapter(PackagedAdapter):
 
     def is_configuration(self, native: object) -> bool:
         """A `GRPOConfig` of TRL, or of a subclass (Open-R1's, a test's)."""
+        from batchbridge_trl.copied import CopySettings
         from batchbridge_trl.ms_swift import SwiftSettings
 
-        return _is_a("GRPOConfig", native) or isinstance(native, SwiftSettings)
+        return _is_a("GRPOConfig", native) or isinstance(native, (SwiftSettings, CopySettings))
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """The reading of a source. Strings convert as TRL's parser converts them; see `values`."""
@@ -244,8 +247,10 @@ class TrlAdapter(PackagedAdapter):
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
         if source.native is not None or of_swift is not None:
-            from batchbridge_trl import ms_swift
+            from batchbridge_trl import copied, ms_swift
 
+            if isinstance(source.native, copied.CopySettings):
+                told = copied.meaning(told, repeats=source.native.repeats)
             if of_swift is not None or isinstance(source.native, ms_swift.SwiftSettings):
                 told = ms_swift.meaning(told, clamps=of_swift is None or of_swift.release.has(">=4.0.4"))
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
@@ -310,18 +315,49 @@ class TrlAdapter(PackagedAdapter):
         known = {row.key for group in self.groups for row in group.settings}
         return {key: row for key, row in super().shared_settings().items() if key in known}
 
+    def owns(self, trainer: object) -> bool:
+        """Whether `trainer` is a `GRPOTrainer` of TRL, of a subclass, of Unsloth's code over it, or a copy that is
+        observed."""
+        from batchbridge_trl.copied import is_followed
+        from batchbridge_trl.forks import is_unsloths
+
+        return _is_a("GRPOTrainer", trainer) or is_unsloths(trainer) or is_followed(trainer)
+
     def refuses(self, trainer: object) -> Mapping[str, str]:
         """Copies and forks of `GRPOTrainer`, by name; see `forks`."""
-        from batchbridge_trl.forks import fork_of
+        from batchbridge_trl.forks import COPY, fork_of
 
         fork = fork_of(trainer)
         if fork is None:
             return {}
-        from batchbridge_trl import ms_swift
+        from batchbridge_trl import copied, ms_swift
+
+        if copied.is_followed(trainer):
+            return {}  # what is asked of it is looked at with the other refusals
 
         if ms_swift.is_swift(trainer) and ms_swift.unknown(trainer) is None:
             return {}  # its settings are looked at with the other refusals
-        return {fork.name: f"{type(trainer).__qualname__}: {fork.reason}"}
+        why = copied.unknown(trainer) if fork is COPY else None
+        beside = "" if why is None else f" (here: {why})"
+        return {fork.name: f"{type(trainer).__qualname__}: {fork.reason}{beside}"}
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """The check of TRL's own trainers, or of copies; see `Adapter.check_attach`."""
+        self._runtime_of(trainer).check(trainer, request)
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """The attachment to TRL's own trainers, or to copies; see `Adapter.attach`."""
+        attachment: Attachment = self._runtime_of(trainer).attach(trainer, request)
+        return attachment
+
+    def _runtime_of(self, trainer: object) -> Any:
+        from batchbridge_trl.copied import is_followed
+
+        if not is_followed(trainer):
+            return self._runtime()
+        from batchbridge_trl.runtime import COPIES
+
+        return COPIES
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `args`, its processes, and the length of its dataset where it has one."""
@@ -333,8 +369,11 @@ class TrlAdapter(PackagedAdapter):
             dataset_size=len(dataset) if dataset is not None and hasattr(dataset, "__len__") else None,
         )
         args = trainer.args  # type: ignore[attr-defined]  # a GRPOTrainer has it
+        from batchbridge_trl.copied import CopySettings, is_followed
         from batchbridge_trl.ms_swift import SwiftSettings, is_swift
 
+        if is_followed(trainer):
+            return Source(native=CopySettings(trainer)), context
         return Source(native=SwiftSettings(args) if is_swift(trainer) else args), context
 
     def _unknown_key(self, place: Where, near: Sequence[str], version: str, given: Mapping[str, Any]) -> Finding:

@@ -51,7 +51,9 @@ COPY = TrainerFork(
     "trainer_copy",
     "a GRPO trainer on transformers' Trainer that is not derived from TRL's GRPOTrainer (R1-V's Qwen2VLGRPOTrainer, "
     "VLM-R1's VLMGRPOTrainer and their copies; TRL's RLOOTrainer and experimental AsyncGRPOTrainer) has an order of "
-    "prompts, a generation and a loss of its own, none of which is known; train with TRL's own GRPOTrainer: "
+    "prompts, a generation and a loss of its own: none is enforced; where its own compute_loss makes log-probabilities "
+    "by a _get_per_token_logps of its own, as R1-V's family does, what it trains is measured "
+    '(mode="observe", or mode="verify" against its settings); else train with TRL\'s own GRPOTrainer: '
     f"{_DERIVED}",
     lambda cls: "GRPO" in cls.__name__.upper() or cls.__name__ == "RLOOTrainer",
 )

@@ -92,14 +92,22 @@ class TrlObserver(TrlLayer):
                 batches.handed_out.popleft()
 
     def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        trainer = self._trainer
+        self._take_batch()
+        self._micro_step = self._trainer._step  # trl counts it before the loss up to 0.25, and after it since 0.26
+        return self.native["training_step"](model, inputs, num_items_in_batch)
+
+    @property
+    def loops_loader(self) -> Any:
+        """The loader of the training loop that goes on."""
+        return self._trainer.callback_handler.train_dataloader
+
+    def _take_batch(self) -> None:
+        """The prompts of the micro-step that begins."""
         # Others may have asked for a loader, too: what trains is the loop's own.
-        batches = _inner(trainer.callback_handler.train_dataloader).batch_sampler
+        batches = _inner(self.loops_loader).batch_sampler
         if batches is not self._batches:
             self._begin(batches)
         self._prompts = batches.handed_out.popleft()  # one loader batch per micro-step
-        self._micro_step = trainer._step  # trl counts it before the loss up to 0.25, and after it since 0.26
-        return self.native["training_step"](model, inputs, num_items_in_batch)
 
     def _generate(self, inputs: Any) -> Any:
         if not self._trainer.model.training:

@@ -79,6 +79,35 @@ MS_SWIFT = Package(
 ACCELERATOR, SCHEDULER, REWARDS = "create_accelerator_and_postprocess", "create_scheduler", "_calculate_rewards"
 BY_EFFECT = frozenset({ACCELERATOR, SCHEDULER, REWARDS})
 """Methods of a derived trainer's own that are taken; `own_methods` holds what they do."""
+TRANSFORMERS = Package(
+    "transformers",
+    "transformers",
+    control={
+        "trainer.py": methods(
+            "Trainer",
+            *("_clip_grad_norm", "_finalize_training", "_get_grad_norm", "_get_num_items_in_batch"),
+            *("_get_output_dir", "_init_training_state", "_inner_training_loop", "_load_from_checkpoint"),
+            *("_load_optimizer_and_scheduler", "_maybe_log_save_evaluate", "_prepare_for_training"),
+            *("_run_epoch", "_save_checkpoint", "_save_optimizer_and_scheduler", "_wrap_model"),
+            *("create_accelerator_and_postprocess", "create_scheduler", "get_batch_samples"),
+            *("set_initial_training_values", "train", "training_step"),
+        ),
+        "trainer_callback.py": methods(
+            "CallbackHandler", "call_event", "on_optimizer_step", "on_pre_optimizer_step", "on_step_end"
+        ),
+    },
+)
+ACCELERATE = Package(
+    "accelerate",
+    "accelerate",
+    control={
+        "accelerator.py": methods("Accelerator", "backward", "clip_grad_norm_", "gather", "no_sync"),
+        "optimizer.py": methods("AcceleratedOptimizer", "step", "zero_grad"),
+        "scheduler.py": ("AcceleratedScheduler.step",),
+    },
+)
+OF_COPIES = Code(framework="trl", home="batchbridge_trl", packages=(TRANSFORMERS, ACCELERATE, DEEPSPEED))
+"""The code below a copy of `GRPOTrainer`, whose own functions are not recorded."""
 CODE = Code(
     framework="trl",
     home="batchbridge_trl",
@@ -109,33 +138,8 @@ CODE = Code(
                 "trainer/utils.py": ("entropy_from_logits", "selective_log_softmax"),
             },
         ),
-        Package(
-            "transformers",
-            "transformers",
-            control={
-                "trainer.py": methods(
-                    "Trainer",
-                    *("_clip_grad_norm", "_finalize_training", "_get_grad_norm", "_get_num_items_in_batch"),
-                    *("_get_output_dir", "_init_training_state", "_inner_training_loop", "_load_from_checkpoint"),
-                    *("_load_optimizer_and_scheduler", "_maybe_log_save_evaluate", "_prepare_for_training"),
-                    *("_run_epoch", "_save_checkpoint", "_save_optimizer_and_scheduler", "_wrap_model"),
-                    *("create_accelerator_and_postprocess", "create_scheduler", "get_batch_samples"),
-                    *("set_initial_training_values", "train", "training_step"),
-                ),
-                "trainer_callback.py": methods(
-                    "CallbackHandler", "call_event", "on_optimizer_step", "on_pre_optimizer_step", "on_step_end"
-                ),
-            },
-        ),
-        Package(
-            "accelerate",
-            "accelerate",
-            control={
-                "accelerator.py": methods("Accelerator", "backward", "clip_grad_norm_", "gather", "no_sync"),
-                "optimizer.py": methods("AcceleratedOptimizer", "step", "zero_grad"),
-                "scheduler.py": ("AcceleratedScheduler.step",),
-            },
-        ),
+        TRANSFORMERS,
+        ACCELERATE,
         DEEPSPEED,
     ),
     by_effect=BY_EFFECT,

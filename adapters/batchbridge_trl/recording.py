@@ -81,7 +81,7 @@ class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transform
     _watch: TrlStepProbe
 
     def __init__(self, trainer: Any, request: Request, patches: Patches, version: str) -> None:
-        orders = orders_of(request, version, native_rollouts=_own_order(request))
+        orders = orders_of(request, version, native_rollouts=self.order_of(request))
         super().__init__(orders, patches, Replicas())
         self._trainer, self._holds = trainer, request.mode != "observe"
         self._own = own_spec(request)
@@ -106,6 +106,10 @@ class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transform
         self._before: BeforeStep | BeforeUpdate | None = None
         """The last moment before an update; None where an engine of its own offers none: the step is then looked at
         before the other callbacks are through."""
+
+    def order_of(self, request: Request) -> Callable[[], Iterator[Sequence[int]]] | None:
+        """The trainer's own order of prompts, for a run that is verified; None where the settings leave it open."""
+        return _own_order(request)
 
     def prepare(self) -> None:
         """The measuring, which other patches build on."""

@@ -6,12 +6,14 @@ What patches a trainer is imported once there is one: the table of refusals is r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from batchbridge.kit import Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import (
+    RefusalRow,
     changed_fields,
     left_different,
 )
@@ -21,8 +23,9 @@ from batchbridge_trl.configured import (
     assumed,
     would_use,
 )
-from batchbridge_trl.forks import FORKS
-from batchbridge_trl.proven import CODE
+from batchbridge_trl.copied import producers
+from batchbridge_trl.forks import COPY, FORKS
+from batchbridge_trl.proven import CODE, OF_COPIES
 from batchbridge_trl.refusals import ALL_SETTABLE, REFUSALS, SETTABLE_ARGS
 
 PLANNED = (
@@ -98,6 +101,41 @@ RUNTIME = Runtime(
     would_use=would_use,
     assumes=assumed,
 )
+
+
+class _CopyRuntime(Runtime):
+    """The running trainers that are copies of TRL's."""
+
+    def check(self, trainer: Any, request: Request) -> Request:
+        """The request; its evidence is never "proven", since the copy's own loss is measured."""
+        request = super().check(trainer, request)
+        assert request.evidence is not None, "they have code"
+        own = tuple(f"{type(trainer).__qualname__}.{name}" for name in ("compute_loss", *producers(trainer)))
+        found = replace(request.evidence, grade="measured", loss=(*request.evidence.loss, *own))
+        return replace(request, evidence=found)
+
+
+def _patch_copy(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    from batchbridge_trl.copied_steps import CopyObserver
+
+    observer = CopyObserver(trainer, request, patches, version)
+    observer.attach()
+    return Patched(detach=observer.close)
+
+
+COPIES = _CopyRuntime(
+    framework="trl",
+    version=RUNTIME.version,
+    code=OF_COPIES,
+    parts=RUNTIME.parts,
+    uses=RUNTIME.uses,
+    refusals=[RefusalRow(COPY.name, COPY.reason, lambda request: False, lambda trainer, request: True)],
+    training=RUNTIME.training,
+    gather=RUNTIME.gather,
+    prompts=RUNTIME.prompts,
+    patch=_patch_copy,
+)
+"""Copies that are observed, and verified: enforcing one is refused."""
 
 
 def _set_fields(trainer: Any, request: Request, patches: Patches) -> dict[str, str]:

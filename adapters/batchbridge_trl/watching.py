@@ -48,13 +48,17 @@ class TrlStepProbe(StepProbe):
         self.producer = releases.producer()
         self.gradient_norm: float | None = None
         """The step's gradient norm before clipping; None where neither TRL nor transformers asks for it."""
-        made = "log-probabilities hooked"
-        self._native_producer = patches.read(trainer, self.producer.name, self._produce, what=made, why=MEASURED)
-        self._native_loss = self.hear_loss(trainer, "compute_loss", self._loss)
+        self.hook_logprobs()
         recorded = functools.partial(patches.read, what="recorded", exchanges=True)  # a sharded model's norm
         self._native_clip = recorded(trainer.accelerator, "clip_grad_norm_", self._clip, why=MEASURED)
         if releases.has(releases.HAS_GET_GRAD_NORM, "transformers"):
             self._native_norm = recorded(trainer, "_get_grad_norm", self._norm, why="ledger")
+
+    def hook_logprobs(self) -> None:
+        """Has log-probabilities, and the loss that is made of them, pass through here."""
+        trainer, made = self._trainer, "log-probabilities hooked"
+        self._native_producer = self._patches.read(trainer, self.producer.name, self._produce, what=made, why=MEASURED)
+        self._native_loss = self.hear_loss(trainer, "compute_loss", self._loss)
 
     @property
     def hands_back(self) -> bool:

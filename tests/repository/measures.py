@@ -254,7 +254,7 @@ ADAPTER_READING = """
     user_options recipe run meaning behaviour writing writing_carried outside forms sizes facts critic_words epochs
     world starting held given_arguments copies constructed file_schema texts composed installed before programs
     known_programs own_programs whose_trainer forks overrides distillation ms_swift swift_commands unsloth in_place
-    rules program
+    copied rules program
 """
 """Files and folders of adapters that `read`, `check`, `explain`, `diff`, `convert` and `doctor` ask."""
 ADAPTER_RUNNING = """
@@ -266,7 +266,7 @@ ADAPTER_RUNNING = """
     shared_prompts sequences rings weights carriers loss_terms reward_tap advantages clock checkpoints compute_time
     found_budget measured_passes
     padding_free deepspeed sharded_files own_methods swift_rows unsloth_code unsloth_settings unsloth_steps
-    whole
+    whole copied_steps
 """
 """Files and folders of adapters that `run`, `wrap`, `observe` and `try` need."""
 BOTH_SIDES = {"verl": "reading", "openrlhf": "running"}
