@@ -357,7 +357,8 @@ def trl(session: nox.Session) -> None:
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
     # EasyR1 and Open-Instruct are not here: torch is, for what their own functions were recorded to give.
     values = native("adapters/easyr1/upstream_values", "adapters/open_instruct/upstream_values")
-    values = (*values, "tests/adapters/easyr1/test_evidence_easyr1.py")
+    values = (*values, "tests/adapters/easyr1/test_evidence_easyr1.py", "tests/testing/test_evidence_laws.py")
+    values = (*values, "tests/adapters/open_instruct/test_evidence_open_instruct.py")
     folders = (*native("adapters/trl", "docs", "testing"), *values, f"{THIRD_PARTY}/tests")
     pytest(session, *TWO_PROCESSES, *folders, "-m", "not by_hand")
 
