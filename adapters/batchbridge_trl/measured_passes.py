@@ -17,6 +17,7 @@ from batchbridge import CannotAttach, unwrap
 from batchbridge.kit import device_memory
 from batchbridge.kit.measured_passes import MeasuredPasses, measured_passes
 from batchbridge.kit.patches import temporarily
+from batchbridge_trl.copied import is_followed
 from batchbridge_trl.forks import is_unsloths
 from batchbridge_trl.images import reads_images
 from batchbridge_trl.ms_swift import is_swift
@@ -58,7 +59,7 @@ def objection(trainer: Any) -> str | None:
         return device_memory.NO_LIMIT
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer):
         return "it is not proven under ZeRO and FSDP, whose ranks put the model together in every pass"
-    if is_unsloths(trainer) or is_swift(trainer):
+    if is_unsloths(trainer) or is_swift(trainer) or is_followed(trainer):
         return "it is proven with TRL's own trainer alone"
     if reads_images(trainer):
         return "it is not proven for models that read images, whose rows are not made of tokens alone"

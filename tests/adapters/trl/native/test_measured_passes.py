@@ -87,3 +87,13 @@ def test_prompts_are_as_long_as_the_longest_that_the_dataset_begins_with(tmp_pat
 def test_a_cpus_memory_has_no_limit_and_is_not_measured(tmp_path: Path) -> None:
     with pytest.raises(CannotAttach, match="measured_passes: a CPU's memory is everybody's"):
         TrlAdapter().measure_passes(built(tmp_path))
+
+
+@pytest.mark.parametrize("where", ["unsloth_compiled_cache.UnslothGRPOTrainer", "swift.rlhf_trainers.grpo_trainer"])
+def test_a_fork_is_not_measured(tmp_path: Path, where: str) -> None:
+    """A mock of its name: the class of TRL's trainer is another one's."""
+    trainer = built(tmp_path)
+    name = where.rpartition(".")[2] if where.startswith("unsloth") else "GRPOTrainer"
+    trainer.__class__ = type(name, (type(trainer),), {"__module__": where})
+    with pytest.raises(CannotAttach, match="measured_passes: it is proven with TRL's own trainer alone"):
+        measured(trainer)
