@@ -317,10 +317,12 @@ class TrlAdapter(PackagedAdapter):
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, of a subclass, of Unsloth's code over it, or a copy that is
-        observed."""
+        observed. Open-R1's adapter, which is built upon this one, has no trainers."""
         from batchbridge_trl.copied import is_followed
         from batchbridge_trl.forks import is_unsloths
 
+        if not super().owns(trainer):
+            return False
         return _is_a("GRPOTrainer", trainer) or is_unsloths(trainer) or is_followed(trainer)
 
     def refuses(self, trainer: object) -> Mapping[str, str]:

@@ -59,8 +59,13 @@ def tells() -> Mapping[str, DetectionFacts | None]:
 
 def owners(trainer: object) -> list[Adapter]:
     """The adapters that take a trainer. Those whose facts say that it is none of theirs are not imported."""
+    return [adapter for adapter in perhaps_owners(trainer) if adapter.owns(trainer)]
+
+
+def perhaps_owners(trainer: object) -> list[Adapter]:
+    """The adapters whose facts do not say that an object is none of their trainers, sorted by framework."""
     asked = [name for name, facts in tells().items() if facts is None or facts.may_own(trainer)]
-    return [adapter for name in asked if (adapter := adapters().get(name)) is not None and adapter.owns(trainer)]
+    return [adapter for name in asked if (adapter := adapters().get(name)) is not None]
 
 
 def named(name: str) -> str | None:

@@ -357,8 +357,8 @@ def _trainer(
     source: Source, framework: str | None, said: Context, findings: list[Finding]
 ) -> tuple[Adapter | None, Source, Context]:
     """The adapter that owns a trainer object, its configuration, and the context with what the trainer knows."""
-    for name, adapter in plugins.adapters().items():
-        if framework not in (None, name):
+    for adapter in plugins.perhaps_owners(source.native):
+        if framework not in (None, adapter.framework):
             continue
         if not _guarded(adapter, "owns", partial(adapter.owns, source.native), findings):
             continue
