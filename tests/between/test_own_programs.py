@@ -231,11 +231,11 @@ def test_a_word_that_no_release_takes_is_open_beside_a_key_that_none_has(tmp_pat
     script = tmp_path / "run.sh"
     run = "python3 -m openrlhf.cli.train_ppo_ray --pretrain m --prompt_data d --advantage_estimator grpo"
     script.write_text(f"{run}\n", encoding="utf-8")
-    plain = judged(str(script), "openrlhf")
+    plain = judged(str(script), batchbridge.read(script))
     assert plain is not None
     assert plain.reading.verdict == "invalid"
     script.write_text(f"{run} --env_file mine\n", encoding="utf-8")
-    beside = judged(str(script), "openrlhf")
+    beside = judged(str(script), batchbridge.read(script))
     assert beside is not None
     assert beside.reading.verdict == "undecided"
     opened = [one.message for one in beside.reading.findings if one.code == "BB-ORL-004"]

@@ -154,7 +154,7 @@ def test_what_means_the_same_once_the_run_is_wrapped_is_patched_too(monkeypatch:
     [
         ("openrlhf", "trl", "0.17.0"),
         ("trl", "openrlhf", "0.10.3"),
-        ("openrlhf", "verl", "0.6.1"),
+        ("openrlhf", "verl", "0.6.0"),
     ],
 )
 def test_nothing_is_patched_where_no_run_is_wrapped(one: str, other: str, version: str) -> None:
@@ -165,8 +165,8 @@ def test_nothing_is_patched_where_no_run_is_wrapped(one: str, other: str, versio
 @pytest.mark.parametrize(
     ("one", "other", "version", "path", "factor"),
     [
-        ("trl", "verl", "0.6.1", "advantage.epsilon", 1e-6 / 1e-4),  # no run of this release is wrapped
-        ("openrlhf", "verl", "0.6.1", "advantage.epsilon", 1e-6 / 1e-9),
+        ("trl", "verl", "0.6.0", "advantage.epsilon", 1e-6 / 1e-4),  # no run of this release is wrapped
+        ("openrlhf", "verl", "0.6.0", "advantage.epsilon", 1e-6 / 1e-9),
         ("openrlhf", "open_instruct", None, "carried.beta2", 0.999 / 0.95),
     ],
 )
