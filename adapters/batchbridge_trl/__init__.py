@@ -47,12 +47,7 @@ TELLS = DetectionFacts(
         ("trl.", "GRPOTrainer"),
         ("", "UnslothGRPOTrainer"),
         ("", "_UnslothGRPOTrainer"),
-        ("", "GRPOTrainer"),  # from here on copies, see `copied`
-        ("", "Qwen2VLGRPOTrainer"),
-        ("", "Qwen2VLGRPOTrainer_Video"),
-        ("", "Qwen2VLGRPOTrainer_Video_Tasks"),
-        ("", "HumanOmniVLGRPOTrainer"),
-        ("", "VLMGRPOTrainer"),
+        ("transformers.", "Trainer"),  # of copies, under whatever name; see `copied`
     ),
 )
 """The facts by which a configuration is known to be one of TRL's GRPO."""

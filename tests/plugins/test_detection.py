@@ -90,7 +90,7 @@ print(json.dumps([found, sorted(name.partition(".")[0] for name in sys.modules i
         ("verl.trainer.ray_trainer.RayPPOTrainer", "easyr1"),
         ("openrlhf.trainer.ppo_trainer.BasePPOTrainer", "openrlhf"),
         ("open_instruct.grpo_fast.PolicyTrainerRayProcess", "open_instruct"),
-        ("transformers.trainer.Trainer", None),
+        ("mine.Trainer", None),
     ],
 )
 def test_a_trainer_is_known_by_its_classes_and_no_other_adapter_is_imported(name: str, framework: str | None) -> None:
@@ -100,6 +100,15 @@ def test_a_trainer_is_known_by_its_classes_and_no_other_adapter_is_imported(name
     expected = [] if framework is None else [framework]
     assert owners == expected
     assert {one for one in imported if one.startswith("batchbridge_")} == {f"batchbridge_{one}" for one in expected}
+
+
+def test_a_trainer_of_transformers_may_be_a_copy_of_trls_and_is_nobody_elses() -> None:
+    """A mock: only TRL's adapter is asked, which does not take it."""
+    words = [sys.executable, "-c", OWNERS, "transformers.trainer.Trainer"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    owners, imported = json.loads(found.stdout)
+    assert owners == []
+    assert {one for one in imported if one.startswith("batchbridge_")} == {"batchbridge_trl"}
 
 
 PLAIN = {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batchbridge import CannotAttach, wrap
+from batchbridge.contract import plugins
 from batchbridge_trl.forks import COPY, FORKS, fork_of
 
 
@@ -58,6 +59,20 @@ def test_a_fork_is_known_by_its_name(whose: str) -> None:
 )
 def test_what_is_trls_or_derived_from_it_or_something_else_is_none(cls: type) -> None:
     assert fork_of(cls()) is None
+
+
+@pytest.mark.parametrize("name", ["GUIGRPOTrainer", "Grpo", "Qwen2VLGRPOTrainer"])
+def test_a_copy_is_taken_under_whatever_name(name: str) -> None:
+    """A mock of its form: which steps one trains is measured in native/test_copies.py."""
+    has: dict[str, Any] = dict.fromkeys(
+        ("reward_funcs", "num_generations", "generation_config", "args", "accelerator", "train_dataset", "model")
+    )
+    copy = type(name, (TRANSFORMERS,), {"__module__": "mine", "compute_loss": None, "_get_per_token_logps": None} | has)
+    assert [one.framework for one in plugins.owners(copy())] == ["trl"]
+    lacking = type(name, (TRANSFORMERS,), {"__module__": "mine", "compute_loss": None} | has)
+    assert plugins.owners(lacking()) == []
+    with pytest.raises(CannotAttach, match=r"trainer_copy: .*no method _get_per_token_logps of its own"):
+        wrap(lacking())
 
 
 def test_wrap_names_the_copy_the_reason_and_the_way_out() -> None:
