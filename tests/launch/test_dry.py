@@ -88,6 +88,17 @@ def test_memory_is_measured_where_nothing_is_trained_alone(tmp_path: Path) -> No
     assert "give --dry, too" in ran.stderr
 
 
+def test_the_judgement_is_said_where_measuring_fails(tmp_path: Path) -> None:
+    """The mock has nothing that could be trained, and the core's environment no torch."""
+    (tmp_path / "train.py").write_text(MOCK)
+    ran = dry(tmp_path, "--memory", "--framework", "trl", "--", sys.executable, "train.py", "8")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (first, *others) = ran.stdout.splitlines()
+    assert "  VALID" in first
+    assert others[-1].startswith("the memory of passes is not known: ")
+    assert "Error: " in others[-1]
+
+
 def test_a_framework_whose_passes_are_not_measured_says_so_before_it_starts(tmp_path: Path) -> None:
     ran = dry(tmp_path, "--memory", "--framework", "openrlhf", "--", sys.executable, "-c", "open('ran', 'w')")
     assert ran.returncode == USAGE

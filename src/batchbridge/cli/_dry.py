@@ -38,6 +38,8 @@ def judged_and_measured(trainer: Any) -> str:
             said = adapter.measure_passes(trainer)
         except CannotAttach as refusal:
             said = "\n".join(f"the memory of passes is not known: {reason}" for reason in refusal.reasons.values())
+        except Exception as error:  # the judgement is said in any case
+            said = f"the memory of passes is not known: {type(error).__name__}: {error}"
         judged["memory"] = said
     return json.dumps(judged)
 
