@@ -133,6 +133,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",  # no test downloads
     "TOKENIZERS_PARALLELISM": "false",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PYTHONFAULTHANDLER": "1",  # a process that dies of a signal says where it was
     "UV_COMPILE_BYTECODE": "1",  # as pip does; else every process that a test starts compiles what it imports
 }
 THIRD_PARTY = "examples/third_party_adapter"

@@ -60,16 +60,32 @@ def test_of_a_folder_the_runs_are_judged_and_the_rest_is_named(run: Run, reposit
     assert (code, err) == (2, "")
     *lines, total = out.splitlines()
     assert [line.split()[:2] for line in lines] == [
-        ["recipes/accelerate/ddp.yaml", "skipped"],
         ["recipes/grpo/bad.yaml", "error"],
         ["recipes/grpo/good.yaml", "ok"],
+        ["recipes/accelerate/ddp.yaml", "skipped"],
         ["recipes/launch/serve.sh", "skipped"],
         ["recipes/list.yml", "skipped"],
         ["recipes/sft/config.yaml", "skipped"],
     ]
-    assert lines[2].endswith("8 completions per step")
+    assert lines[1].endswith("8 completions per step")
     assert "fine-tuning" in lines[5]
     assert total == "6 files: 1 ok, 1 error, 4 skipped"
+
+
+def test_many_files_that_are_no_runs_are_counted_and_named_where_that_is_asked(run: Run, repository: Path) -> None:
+    for number in range(7):
+        (repository / "launch" / f"serve{number}.sh").write_text("python serve.py --port 80\n", encoding="utf-8")
+    said = "13 files: 1 ok, 1 error, 11 skipped"
+    assert [line.split()[0] for line in run("check", str(repository), *KNOWN)[1].splitlines()[:-1]] == [
+        "recipes/grpo/bad.yaml",
+        "recipes/grpo/good.yaml",
+    ]
+    assert run("check", str(repository), *KNOWN)[1].endswith(f"{said} (-v names them)\n")
+    assert len((told := run("check", str(repository), "-v", *KNOWN)[1]).splitlines()) == 14
+    assert told.endswith(f"{said}\n")
+    for file in (repository / "grpo").iterdir():  # where nothing is a run, the reasons are what is asked for
+        file.unlink()
+    assert len(run("check", str(repository), *KNOWN)[1].splitlines()) == 12
 
 
 ACCELERATE = (

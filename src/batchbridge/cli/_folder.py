@@ -22,6 +22,8 @@ SUFFIXES = (".yaml", ".yml", ".sh", ".bash", ".slurm", ".sbatch")
 """Files of a folder that may be configurations or launch scripts; others are read where they are named."""
 MANY = 20
 """Files from which on several processes pay."""
+FEW = 10
+"""Files that are no runs, up to which each has a line beside those that are."""
 MOST_PROCESSES, CHUNK = 8, 4
 """Processes that share the files of a folder, and files that one takes at a time."""
 MOST_BYTES = 32 << 20
@@ -157,12 +159,17 @@ def open_ones(lines: Sequence[FileVerdict]) -> str:
     return ", ".join([*said, *([f"{count(undecided, 'run')} undecided"] if undecided else [])])
 
 
-def told(lines: Sequence[FileVerdict]) -> Iterator[str]:
-    """The lines of a report: what several files leave open alike, a line for each file, and the totals."""
+def told(lines: Sequence[FileVerdict], *, verbose: bool = False) -> Iterator[str]:
+    """The lines of a report: what several files leave open alike, a line for each run, then for each other file, and
+    the totals. More than `FEW` other files beside runs are counted alone. verbose: they have their lines."""
     if said := open_ones(lines):
         yield said
-    width = max((len(one.file) for one in lines), default=0)
-    for one in lines:
+    skipped = [one for one in lines if one.word == "skipped"]
+    listed = [one for one in lines if one.word != "skipped"]
+    hidden = bool(listed) and len(skipped) > FEW and not verbose
+    listed += [] if hidden else skipped
+    width = max((len(one.file) for one in listed), default=0)
+    for one in listed:
         more = f" (and {one.others} more)" if one.others else ""
         code = f"    {one.code}" if one.code else ""
         yield f"{one.file:{width}}  {one.word:9}  {one.text}{more}{code}".rstrip()
@@ -170,4 +177,5 @@ def told(lines: Sequence[FileVerdict]) -> Iterator[str]:
     said = ", ".join(
         f"{counts[word]} {word}" for word in ("ok", "error", "undecided", UNREAD, "skipped") if counts[word]
     )
-    yield f"{len(lines)} file{'s' if lines[1:] else ''}: {said}" if lines else "no file that may be a run"
+    named = " (-v names them)" if hidden else ""
+    yield f"{len(lines)} file{'s' if lines[1:] else ''}: {said}{named}" if lines else "no file that may be a run"

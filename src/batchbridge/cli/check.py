@@ -144,7 +144,7 @@ def command(
         print_json(results, code, skipped=skipped, not_read=unread)
         said = ""
     elif lines is not None and form == "text":
-        said = "\n".join(_folder.told(lines))
+        said = "\n".join(_folder.told(lines, verbose=verbose))
     else:
         said = _shown(reports, form, verbose, lang)
         if (several or code == FINE) and (left := _folder.open_ones(opened)):
