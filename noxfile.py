@@ -94,7 +94,7 @@ OPENRLHF_WITH = {
     "0.10.4": ("deepspeed==0.19.1", "transformers==5.7.0"),
 }
 EARLIER_VERL = ("-m", "not by_hand", "-k", "not critic and not warm")
-"""What runs on verl 0.6.1 and 0.7.1: without a critic, which is refused there."""
+"""What runs on verl 0.6.1 to 0.7.1: without a critic, which is refused there."""
 LEGACY_WORKERS = "two_ranks_is_the_plan or plain_torch or one_fault or killed_worker or resumed_run or whatever_ranks"
 """Whole runs that are made on verl 0.7.1's legacy workers, too."""
 # What EasyR1's own code imports on a CPU: it has no distribution of its own, a checkout is put on the path.
@@ -580,17 +580,17 @@ def verl(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")  # the constraints are those of one Python
-@nox.parametrize("release", ["0.9.1", "0.9.0", "0.8.0", "0.7.1", "0.6.1"])
+@nox.parametrize("release", ["0.9.1", "0.9.0", "0.8.0", "0.7.1", "0.7.0", "0.6.1"])
 def verl_full(session: nox.Session, release: str) -> None:
     """By hand: every gradient and full run, those marked by_hand too, on one release of verl. Of 0.7.1 what is followed
-    there: the policy's steps, on both kinds of workers; of 0.6.1 the same, on its only kind."""
+    there: the policy's steps, on both kinds of workers; of 0.7.0 and 0.6.1 the same, on legacy workers."""
     constraints = "verl" if release == "0.9.1" else f"verl_{release}"
     agents = ("openai",) if release == "0.6.1" else ()  # its agent loops import it, and it does not say so
     install(session, constraints, f"torch=={TORCH}", f"verl=={release}", *agents, *TEST, ON_CPU, ".[try-verl]")
-    if release in ("0.7.1", "0.6.1"):
+    if release in ("0.7.1", "0.7.0", "0.6.1"):
         folder = native("adapters/verl")[0]
         pytest(session, *(f"{folder}/test_{name}_verl.py" for name in ("gradients", "runs")), *EARLIER_VERL)
-        if release == "0.6.1":
+        if release != "0.7.1":
             return
         session.env["BATCHBRIDGE_VERL_WORKERS"] = "legacy"  # which are its default
         pytest(session, f"{folder}/test_runs_verl.py", "-m", "not by_hand", "-k", LEGACY_WORKERS)

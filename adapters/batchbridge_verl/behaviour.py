@@ -27,10 +27,10 @@ LEGACY_FORMULAS = {
     "token_mean": "1 / (D k T_m)",
     "sequence_mean": "1 / (D k m L_i)",
     "sequence_sum": "1 / (D k m)",
-    "sequence_sum_over_constant": "1 / (D k m c); before 0.7.0 1 / (D k c)",
+    "sequence_sum_over_constant": "1 / (D k m c); before 0.7.1 1 / (D k c)",
 }
 """Weight of one token in legacy workers: D replicas, k micro-batches of the step, m rows and T_m tokens of a
-micro-batch. Source: verl 0.6.1 dp_actor.py:434, 0.7.1 dp_actor.py:583."""
+micro-batch. Source: verl 0.6.1 dp_actor.py:434, 0.7.0 core_algos.agg_loss, 0.7.1 dp_actor.py:583."""
 
 
 def aggregation_of(run: VerlRun) -> str:

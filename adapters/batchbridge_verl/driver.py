@@ -411,7 +411,7 @@ def _references_of(worker: Any) -> list[Any]:
 
 def _scoring_alone(worker: Any) -> list[Any]:
     """The actors in a process of legacy workers that score alone, of one worker with the policy's or of another.
-    Source: verl 0.6.1 and 0.7.1 fsdp_workers.ActorRolloutRefWorker."""
+    Source: verl 0.6.1 to 0.7.1 fsdp_workers.ActorRolloutRefWorker."""
     return [inner.ref_policy for inner in _held_by(worker).values() if getattr(inner, "ref_policy", None) is not None]
 
 

@@ -6,7 +6,7 @@ of a micro-batch, the table of policy losses (that aggregation in them, too) and
 Micro-batches, forward and backward passes, gradient clipping and the optimizer stay verl's. What each step trains is
 measured, and held against the plan right before the update, after whatever else has touched the gradients.
 
-Source: verl 0.6.1 and 0.7.1 workers/actor/dp_actor.py, workers/fsdp_workers.py, trainer/ppo/core_algos.py.
+Source: verl 0.6.1 to 0.7.1 workers/actor/dp_actor.py, workers/fsdp_workers.py, trainer/ppo/core_algos.py.
 """
 
 from __future__ import annotations

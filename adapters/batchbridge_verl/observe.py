@@ -152,7 +152,7 @@ class VerlObserver(RolloutObserver):
 
 def generates(trainer: Any) -> Any:
     """The object whose `generate_sequences` the V0 trainer calls: its manager of agent loops, or the workers
-    themselves. Source: verl 0.6.1 RayPPOTrainer.init_workers, `rollout.mode`; 0.7.1 has the manager alone."""
+    themselves. Source: verl 0.6.1 RayPPOTrainer.init_workers, `rollout.mode`; since 0.7.0 the manager alone."""
     return getattr(trainer, "async_rollout_manager", None) or trainer.actor_rollout_wg
 
 

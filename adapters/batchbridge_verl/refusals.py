@@ -349,11 +349,12 @@ def _bypass_mode(request: Request) -> bool | None:
 @REFUSALS.row(
     "rejection",
     "rollout_correction.rollout_rs is proven against the oracle on verl 0.9.1 alone, and rejects nothing without "
-    "actor_rollout_ref.rollout.calculate_log_probs=True; rollout_token_veto_threshold of 0.6.1 rejects, too",
+    "actor_rollout_ref.rollout.calculate_log_probs=True; rollout_token_veto_threshold of 0.6.1 and 0.7.0 rejects, too",
     remedy="algorithm.rollout_correction.rollout_rs=null",
 )
 def _rejection(request: Request) -> bool | None:
-    """Source: verl 0.6.1 rollout_corr_helper.compute_rollout_correction_and_rejection_mask, whose veto is by itself."""
+    """Source: verl 0.6.1 and 0.7.0 rollout_corr_helper.compute_rollout_correction_and_rejection_mask, whose veto is by
+    itself."""
     vetoes = on(request, VETO)
     return _unproven_correction(request, "rollout_rs") if vetoes is False else vetoes
 

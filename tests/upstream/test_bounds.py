@@ -108,7 +108,7 @@ def test_trls_tested_releases_are_those_that_its_sessions_install(repository: Pa
 
 
 def test_verls_tested_releases_are_those_that_its_sessions_install(repository: Path) -> None:
-    earlier = (f"verl_{release}" for release in ("0.6.1", "0.7.1", "0.8.0", "0.9.0"))
+    earlier = (f"verl_{release}" for release in ("0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0"))
     assert with_tests("verl", "verl") == pinned(repository, "verl", "verl", *earlier)
 
 

@@ -105,8 +105,8 @@ def _width_constant(run: VerlRun) -> str | None:
 @RULES.add(SILENT, "BB-VERL-027", AGGREGATION, fixes=setting(AGGREGATION, "seq-mean-token-sum"))
 @says(
     "agg_loss sums the sequences and divides by the response's width only",
-    "verl 0.4.1 to 0.6.1 core_algos.agg_loss",
-    "<0.7.0",
+    "verl 0.4.1 to 0.7.0 core_algos.agg_loss",
+    "<0.7.1",
 )
 def _sum_without_mean(run: VerlRun) -> str | None:
     if run[AGGREGATION] != "seq-mean-token-sum-norm" or not run.legacy:

@@ -79,6 +79,7 @@ CASES = [
     ({"algorithm.adv_estimator": "mine"}, "0.9.1", "BB-VERL-026"),
     ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.9.1", "BB-VERL-027"),
     ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.6.1", "BB-VERL-027"),
+    ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.7.0", "BB-VERL-027"),
     ({f"{ACTOR}policy_loss.loss_mode": "geo_mean"}, "0.9.1", "BB-VERL-028"),
     ({f"{ACTOR}policy_loss.loss_mode": "kl_cov"}, "0.9.1", "BB-VERL-029"),
     (

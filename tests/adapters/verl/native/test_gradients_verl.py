@@ -1,5 +1,5 @@
 """L2: gradients of verl's real `TrainingWorker` (FSDP2 engine, gloo) against the float64 oracle, on one and two ranks;
-on 0.7.1 those of its legacy worker, too, and on 0.6.1 of that alone.
+on 0.7.1 those of its legacy worker, too, and on 0.7.0 and 0.6.1 of that alone.
 
 The processes run `processes.py`; this one compares. Ragged lengths, a step with a completion whose loss mask is all
 zero, filler rows, a short last step, fixed and dynamic micro-batches.
@@ -25,6 +25,7 @@ VERSION = importlib.metadata.version("verl")
 _OLD = {"vanilla": 4, "vanilla, k3": 4, "vanilla, k2": 2, "gspo": 1, "gspo, k3": 1, "cispo": 4, "gpg": 4, "sapo": 1}
 CASES: dict[str, int] = {
     "0.6.1": {name: count for name, count in _OLD.items() if name not in ("cispo", "sapo")},
+    "0.7.0": _OLD,
     "0.7.1": _OLD,
     "0.8.0": _OLD,
     "0.9.0": {
@@ -54,7 +55,7 @@ CASES: dict[str, int] = {
 
 
 LEGACY = "legacy workers"
-WORKERS = {"0.6.1": [LEGACY], "0.7.1": ["engine workers", LEGACY]}.get(VERSION, ["engine workers"])
+WORKERS = {"0.6.1": [LEGACY], "0.7.0": [LEGACY], "0.7.1": ["engine workers", LEGACY]}.get(VERSION, ["engine workers"])
 
 
 @pytest.fixture(scope="module", params=WORKERS)
@@ -380,7 +381,7 @@ def test_a_policy_under_fsdp1_is_compared_by_its_parts_of_flat_parameters(
     assert (found[tampering]["step"], found[tampering]["updates"]) == (3, 1), found[tampering]
 
 
-@pytest.mark.skipif(VERSION not in ("0.6.1", "0.7.1"), reason="later releases run a model as mixed_precision says")
+@pytest.mark.skipif(LEGACY not in WORKERS, reason="later releases run a model as mixed_precision says")
 @pytest.mark.parametrize("tampering", ["the loss", "a micro-batch's gradient", "the gradient after backward"])
 def test_a_policy_in_bfloat16_is_measured_as_closely(
     measured: Callable[[int], dict[str, Any]], ranks: int, tampering: str

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import verl
 import verl.workers.rollout.base as base
 
 from batchbridge import hookimpl
 from batchbridge.contract import plugins
 from batchbridge.running.launch import call_after_import
 from batchbridge_verl.on_cpu.rollouts import ScriptedRollout
+from batchbridge_verl.settings import holds
 
 
 class KeepingRollout(ScriptedRollout):
@@ -79,9 +81,9 @@ def _keeping() -> Any:
 
 def after_trainer(module: Any) -> None:
     """Has a trainer before 0.7.1 ask for the weights at the start of every rollout, and after the last one. Source:
-    verl 0.6.1 RayPPOTrainer.fit."""
+    verl 0.6.1 and 0.7.0 RayPPOTrainer.fit."""
     kind = module.RayPPOTrainer
-    if hasattr(kind, "_compute_old_log_prob"):
+    if holds(">=0.7.1", verl.__version__):
         return
     native_start, native_fit = kind._start_profiling, kind.fit
 
