@@ -85,6 +85,11 @@ def _mode_inexpressible(run: VerlRun) -> str | None:
     )
 
 
+def _insists(run: VerlRun) -> bool:
+    """Whether the policy loss takes its own mean, whatever loss_agg_mode says."""
+    return LOSS_MODES.get(run.surrogate, LOSS_MODES["vanilla"]).insists_on(run.version) is not None
+
+
 def _longest_response(run: VerlRun) -> tuple[Fix, ...]:
     return setting(_FACTOR, run["data.max_response_length"])(run)
 
@@ -94,11 +99,29 @@ def _longest_response(run: VerlRun) -> tuple[Fix, ...]:
 def _width_constant(run: VerlRun) -> str | None:
     if run[AGGREGATION] != "seq-mean-token-sum-norm" or run[_FACTOR] is not None:
         return None
-    if run.legacy or LOSS_MODES.get(run.surrogate, LOSS_MODES["vanilla"]).insists_on(run.version) is not None:
+    if run.legacy or _insists(run):
         return None
     return (
         f"{_FACTOR} is null: the loss is divided by the padded width of each micro-batch, so the gradient depends on "
         "the split (0.5 to 1.7 relative); data.max_response_length is taken for the constant here"
+    )
+
+
+@RULES.add(SILENT, "BB-VERL-027", _FACTOR, AGGREGATION, fixes=_longest_response)
+@says(
+    "the actor hands agg_loss no loss_scale_factor",
+    "verl 0.7.0 and 0.7.1 dp_actor.update_policy, megatron_actor.loss_func; workers/utils/losses.py alone hands it on",
+    ">=0.7.0,<0.8.0",
+)
+def _factor_not_read(run: VerlRun) -> str | None:
+    factor = run[_FACTOR]
+    if run[AGGREGATION] != "seq-mean-token-sum-norm" or not run.legacy:
+        return None
+    if factor in (None, run["data.max_response_length"]) or _insists(run):
+        return None
+    return (
+        f"{_FACTOR} = {factor} is not read by these workers: the loss is divided by the response's width, "
+        f"data.max_response_length = {run['data.max_response_length']}"
     )
 
 

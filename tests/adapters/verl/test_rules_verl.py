@@ -80,6 +80,7 @@ CASES = [
     ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.9.1", "BB-VERL-027"),
     ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.6.1", "BB-VERL-027"),
     ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.7.0", "BB-VERL-027"),
+    ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}loss_scale_factor": 7}, "0.7.1", "BB-VERL-027"),
     ({f"{ACTOR}policy_loss.loss_mode": "geo_mean"}, "0.9.1", "BB-VERL-028"),
     ({f"{ACTOR}policy_loss.loss_mode": "kl_cov"}, "0.9.1", "BB-VERL-029"),
     (
@@ -262,6 +263,27 @@ STANDING = [
 @pytest.mark.parametrize(("values", "version", "code"), CASES)
 def test_a_rule_speaks_where_it_is_broken(values, version, code):
     assert code in codes(values, version=version)
+
+
+@pytest.mark.parametrize(
+    ("more", "version", "speaks"),
+    [
+        ({}, "0.7.0", True),
+        ({}, "0.7.1", True),
+        ({"trainer.use_legacy_worker_impl": "disable"}, "0.7.1", False),
+        ({f"{ACTOR}loss_scale_factor": 1024}, "0.7.1", False),
+        ({f"{ACTOR}loss_scale_factor": None}, "0.7.1", False),
+        ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum"}, "0.7.1", False),
+        ({f"{ACTOR}policy_loss.loss_mode": "gspo"}, "0.7.1", False),
+        ({}, "0.8.0", False),
+    ],
+)
+def test_a_factor_that_legacy_workers_do_not_read_is_told(more, version, speaks):
+    """Source: verl 0.7.0 and 0.7.1 compute_policy_loss_vanilla gives one value with any factor (run by hand)."""
+    norm = {f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}loss_scale_factor": 7}
+    values = {**norm, "data.max_response_length": 1024, **more}
+    said = [finding.message for finding in judge(values, version=version) if finding.code == "BB-VERL-027"]
+    assert any("is not read by these workers" in message for message in said) == speaks
 
 
 def test_every_rule_has_a_case():
