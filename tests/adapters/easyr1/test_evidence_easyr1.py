@@ -36,6 +36,7 @@ RUN: dict[str, Any] = {
     "algorithm.disable_kl": True,
 }
 KL = {"algorithm.disable_kl": False, "algorithm.use_kl_loss": True}
+KL_IN_REWARD = {"algorithm.disable_kl": False, "algorithm.use_kl_loss": False}
 TRAINER, ALGOS, LOADER = "trainer/ray_trainer.py: ", "trainer/core_algos.py: ", "trainer/data_loader.py: "
 UPDATE = "workers/actor/dp_actor.py: DataParallelPPOActor.update_policy"
 LOSSES = (UPDATE, f"{ALGOS}compute_policy_loss", f"{ALGOS}average_loss")
@@ -58,6 +59,13 @@ class EasyR1sFunctions(EvidenceContract):
         "weights": LOSSES,
         "gradients": (*LOSSES, f"{ALGOS}compute_kl"),
         "ratio": LOSSES,
+        "micro_batches": (
+            UPDATE,
+            "workers/fsdp_workers.py: FSDPWorker._init_dist_mesh",
+            "protocol.py: DataProto.split",
+        ),
+        "kl_rewards": (f"{TRAINER}apply_kl_penalty", f"{ALGOS}get_kl_controller", f"{ALGOS}compute_kl"),
+        "truncated": ("utils/torch_functional.py: get_response_mask",),
     }
 
     def native_devices(self, case: ValidCase) -> int:
@@ -79,13 +87,11 @@ class EasyR1sFunctions(EvidenceContract):
             yield from loader
 
     def native_step_sizes(self, case: ValidCase) -> list[int]:
-        config = configured(case)
-        ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
-        actor = config.worker.actor
-        meshed(config, ranks)
-        rows = config.data.rollout_batch_size * config.worker.rollout.n // ranks
-        made = updated(actor, [[Token(logprob=0.0, old=0.0, reference=0.0, advantage=-1.0)]] * rows)
-        return [ranks * len(step) for step in made]
+        ranks, steps = trained(case)
+        return [ranks * sum(map(len, step)) for step in steps]
+
+    def native_micro_batches(self, case: ValidCase) -> list[int]:
+        return [len(one) for one in trained(case)[1][0]]
 
     def native_advantages(self, case: ValidCase, groups: Sequence[Sequence[float]]) -> list[list[float]]:
         import numpy
@@ -110,6 +116,37 @@ class EasyR1sFunctions(EvidenceContract):
 
     def native_completion_gradient(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
         return one_step(case, [tokens])[0]
+
+    def native_kl_rewards(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
+        import torch
+        from verl.protocol import DataProto
+        from verl.trainer.core_algos import get_kl_controller
+        from verl.trainer.ray_trainer import apply_kl_penalty
+
+        algorithm = configured(case).algorithm
+        if algorithm.disable_kl or algorithm.use_kl_loss:  # as `RayPPOTrainer.fit` asks
+            return [0.0] * len(tokens)
+        old, reference = (
+            torch.tensor([[getattr(token, name)] for token in tokens], dtype=torch.float64)
+            for name in ("old", "reference")
+        )
+        tensors = {"response_mask": torch.ones_like(old), "token_level_scores": torch.zeros_like(old)}
+        data = DataProto.from_dict(tensors={**tensors, "old_log_probs": old, "ref_log_probs": reference})
+        penalised, _ = apply_kl_penalty(data, get_kl_controller(algorithm), algorithm.kl_penalty)
+        return penalised.batch["token_level_rewards"][:, 0].tolist()
+
+    def native_trained_tokens(
+        self, case: ValidCase, lengths: Sequence[int], truncated: Sequence[bool]
+    ) -> list[int | None]:
+        """A completion that was cut has no end of its text, and fills its row."""
+        import torch
+        from verl.utils.torch_functional import get_response_mask
+
+        end = 2
+        rows = [[1] * (length - 1) + [1 if cut else end] for length, cut in zip(lengths, truncated, strict=True)]
+        longest = max(lengths)
+        padded = [row if row[-1] != end else row + [0] * (longest - len(row)) for row in rows]
+        return [int(get_response_mask(torch.tensor([row]), end).sum()) for row in padded]
 
 
 if EasyR1sFunctions.package_folder() is not None:
@@ -170,12 +207,21 @@ def one_step(case: ValidCase, rows: Sequence[Sequence[Token]], **others: Any) ->
     vars(actor).update(others)
     actor.global_batch_size_per_device = actor.micro_batch_size_per_device_for_update = len(rows)
     actor.ppo_epochs = 1
-    (made,) = updated(actor, rows)
+    ((made,),) = updated(actor, rows)
     return made
 
 
-def updated(actor: Any, rows: Sequence[Sequence[Token]]) -> list[list[list[float]]]:
-    """The gradients at the log-probabilities of each row, step by step, of EasyR1's own `update_policy`."""
+def trained(case: ValidCase) -> tuple[int, list[list[list[list[float]]]]]:
+    """The devices, and what one of them makes of a rollout of tokens that are alike."""
+    config = configured(case)
+    ranks, actor = config.trainer.nnodes * config.trainer.n_gpus_per_node, config.worker.actor
+    meshed(config, ranks)
+    rows = config.data.rollout_batch_size * config.worker.rollout.n // ranks
+    return ranks, updated(actor, [[Token(logprob=0.0, old=0.0, reference=0.0, advantage=-1.0)]] * rows)
+
+
+def updated(actor: Any, rows: Sequence[Sequence[Token]]) -> list[list[list[list[float]]]]:
+    """The gradients at the log-probabilities of each row, by steps and micro-batches, of EasyR1's `update_policy`."""
     import torch
     from verl.protocol import DataProto
     from verl.workers.actor import dp_actor
@@ -194,7 +240,7 @@ def updated(actor: Any, rows: Sequence[Sequence[Token]]) -> list[list[list[float
         return leaves[-1]
 
     def update() -> torch.Tensor:
-        steps.append([row for leaf in leaves for row in leaf.grad.tolist()])
+        steps.append([leaf.grad.tolist() for leaf in leaves])
         leaves.clear()
         return torch.zeros(())
 
@@ -229,6 +275,7 @@ class TestEasyR1(EasyR1sFunctions):
         case("KL, kl", **KL, algorithm__kl_penalty="kl", algorithm__kl_coef=0.05),
         case("KL, mse", **KL, algorithm__kl_penalty="mse", algorithm__kl_coef=0.05),
         case("KL, low_var_kl", **KL, algorithm__kl_penalty="low_var_kl", algorithm__kl_coef=0.01),
+        case("KL in rewards, low_var_kl", **KL_IN_REWARD, algorithm__kl_penalty="low_var_kl", algorithm__kl_coef=0.05),
         case("gspo", **{f"{ACTOR}loss_type": "gspo"}),
         case("cispo", **{f"{ACTOR}loss_type": "cispo"}),
     )
@@ -260,6 +307,15 @@ MISREADINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "KL, low_var_kl",
         {"objective.kl_clamp": None, "objective.kl_log_ratio_clamp": None},
     ),
+    "a micro-batch is a replica's share of a step": (
+        "micro_batches",
+        "token mean",
+        {"micro_batch.completions_per_device": 4},
+    ),
+    "the penalty of KL is in the loss": ("kl_rewards", "KL in rewards, low_var_kl", {"objective.kl_placement": "loss"}),
+    "the loss's KL is in the reward": ("kl_rewards", "KL, kl", {"objective.kl_placement": "reward"}),
+    "the reward's k3 is k1": ("kl_rewards", "KL in rewards, low_var_kl", {"objective.kl_estimator": "k1"}),
+    "truncated completions do not train": ("truncated", "token mean", {"rollout.truncated_completions": "mask"}),
     "clip_ratio_high is clip_ratio_low": ("gradients", "three rollouts", {"objective.clip_high": 0.1}),
     "no dual clip": ("gradients", "token mean", {"objective.dual_clip": None}),
     "the ratio is a token's": ("ratio", "gspo", {"objective.ratio_level": "token"}),
@@ -270,7 +326,7 @@ MISREADINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_a_misreading_is_told_by_easyr1s_own_functions(misread: str) -> None:
     """A misread field that is the specification's alone: written twice, the contract of an adapter cannot see it."""
     law, named, wrong = MISREADINGS[misread]
-    if law in ("gradients", "ratio"):
+    if law in ("gradients", "ratio", "kl_rewards"):
         pytest.importorskip("torch")
 
     class Misreading(EasyR1Adapter):
