@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from batchbridge.contract.held import LAWS, Held
 from batchbridge.testing import EvidenceContract
 
 Typed = Callable[..., tuple[int, str, str]]
+ROOT = Path(__file__).parents[2]
 WORDS = ("explain", "--framework", "trl", "--set", "num_generations=4", "--world-size", "1")
 
 
@@ -50,6 +53,22 @@ def test_another_function_is_another_digest() -> None:
     assert "steps" not in one.said
     assert one.unheld.startswith("topology.world_size, horizon, ")
     assert Held(version="1", laws={law: {} for law in LAWS}).unheld == ""
+
+
+def test_the_page_names_the_laws_that_each_framework_leaves_unanswered() -> None:
+    page = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
+    table = page.partition("| laws that no function of its framework answers |\n|---|---|\n")[2].partition("\n\n")[0]
+    said = {}
+    for row in table.splitlines():
+        names, laws = (re.findall(r"`(\w+)`", cell) for cell in row.strip("|").split("|"))
+        left = set(LAWS) - set(laws) if "all but" in row else set(laws)
+        said |= dict.fromkeys(names, left)
+    held = [*ROOT.glob("adapters/*/held.json"), *ROOT.glob("plugins/*/src/*/held.json")]
+    found = {
+        file.parent.name.removeprefix("batchbridge_"): set(LAWS) - set(json.loads(file.read_text("utf-8"))["laws"])
+        for file in held
+    }
+    assert said == found
 
 
 @pytest.mark.parametrize("law", LAWS)
