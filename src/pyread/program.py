@@ -16,6 +16,9 @@ from pyread.values import Call, Place, Scope, StartedCommand
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*==\s*([0-9][\w.+]*)")
 
 
+_BOUND = r"(?:~=|[=!]=|[<>]=?)\s*[0-9][\w.*]*"
+_RANGE = re.compile(rf"([\"'])([A-Za-z][\w.-]*)(?:\[[^\]\s]*\])?\s*({_BOUND}(?:\s*,\s*{_BOUND})*)\1")
+"""A quoted range of versions (PEP 440); without quotes a shell takes `>` and `<` for files."""
 _OF_GIT = re.compile(r"(git\+[^\s\"'#]*/([A-Za-z][\w.-]*?)(?:\.git)?/?(?:@[^\s\"';#]+)?)(?=[\s\"';#]|$)")
 
 
@@ -30,7 +33,7 @@ class Program(NamedTuple):
     line. filters: it leaves out itself what a class does not take. composes: folder and name of what `hydra.main`
     composes for it. names: full names of what it imports from modules, with the number of modules that it had imported
     when it last did. trees: file to its statements, of the program and each of its modules; the first is the program's
-    own.
+    own. ranges: distribution to the range of versions that a cell installs.
     """
 
     calls: tuple[Call, ...]
@@ -45,6 +48,7 @@ class Program(NamedTuple):
     composes: tuple[str, str] | None = None
     names: Mapping[str, int] = {}
     trees: Mapping[str, ast.Module] = {}
+    ranges: Mapping[str, str] = {}
 
     def uses(self, call: Call) -> frozenset[str] | None:
         """The attributes that the program asks for of the object of a call; None where it hands the object to what is
@@ -88,10 +92,11 @@ def read_python(
     scope = Scope(file, {"__name__": "__main__", "__file__": file}, cells=code.cells)
     machine.run_module(tree, scope)
     machine.read_the_rest(scope)
+    pins, ranges = _installed(code.shell)
     return Program(
         tuple(machine.calls),
         dict(machine.imported),
-        _pins(code.shell),
+        pins,
         code.unread,
         tuple(sorted(machine.assumed)),
         machine.left > 0 and not machine.exhausted,
@@ -101,6 +106,7 @@ def read_python(
         machine.composes,
         dict(machine.names),
         dict(machine.trees),
+        ranges,
     )
 
 
@@ -113,16 +119,26 @@ def _code(text: str, file: str) -> NotebookCode:
         raise NotPython(f"this is not a notebook: {error}") from error
 
 
-def _pins(shell: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _installed(shell: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The exact versions and the ranges that a notebook's shell commands install, by distribution; of two, the last."""
+    pins: dict[str, str] = {}
+    ranges: dict[str, str] = {}
     goes_on = False
     for line in shell:
         installs = goes_on or "install" in line
         if installs:
-            found |= {name.lower().replace("_", "-"): version for name, version in _PIN.findall(line)}
-            found |= {name.lower().replace("_", "-"): reference for reference, name in _OF_GIT.findall(line)}
+            exact = {_named(name): version for name, version in _PIN.findall(line)}
+            exact |= {_named(name): reference for reference, name in _OF_GIT.findall(line)}
+            asked = {_named(name): "".join(bounds.split()) for _, name, bounds in _RANGE.findall(line)}
+            asked = {name: bounds for name, bounds in asked.items() if name not in exact}
+            pins = {name: version for name, version in pins.items() if name not in asked} | exact
+            ranges = {name: bounds for name, bounds in ranges.items() if name not in exact} | asked
         goes_on = installs and line.endswith("\\")
-    return found
+    return pins, ranges
+
+
+def _named(distribution: str) -> str:
+    return distribution.lower().replace("_", "-")
 
 
 __all__ = ["Call", "NotPython", "Place", "Program", "read_python"]

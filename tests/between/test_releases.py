@@ -159,6 +159,21 @@ def test_a_range_that_the_repository_asks_for_leaves_other_releases_out(
     assert f"no version was named, and {file}:2 asks for open_r1 {versions}: " in str(found)
 
 
+def test_a_range_that_a_notebook_installs_comes_before_its_repositorys_pin(tmp_path: Path, recipe: Path) -> None:
+    Path("requirements.txt").write_text("trl==0.18.0\n")
+    built = "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(per_device_train_batch_size=8, bf16=False)\n"
+    trained = f"{built}GRPOTrainer(model='m', args=args).train()\n"
+    for asked, first in (('!pip install "trl>=1.0.0,<1.2"\n', "1.0.0"), ("", None)):
+        made = {"cells": [{"cell_type": "code", "source": asked + trained}], "nbformat": 4}
+        Path("n.ipynb").write_text(json.dumps(made))
+        found = batchbridge.check("n.ipynb", world_size=1)
+        assert (found.judged and found.judged.spans[0].first) == first, str(found)
+        if first is None:
+            assert found.reading.framework_version == "0.18.0"
+        else:
+            assert "a cell of n.ipynb asks for trl >=1.0.0,<1.2: " in str(found)
+
+
 def test_a_range_that_no_known_release_lies_in_leaves_none_out(recipe: Path) -> None:
     Path("requirements.txt").write_text("trl<=0.9.6\n")
     found = batchbridge.check(recipe, world_size=8)

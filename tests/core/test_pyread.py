@@ -234,6 +234,25 @@ def test_a_notebook_has_cells_with_lines_of_their_own() -> None:
     assert program.unread == (4,)
 
 
+@pytest.mark.parametrize(
+    ("lines", "pins", "ranges"),
+    [
+        (['!pip install "trl[vllm] >= 1.0, <2" peft'], {}, {"trl": ">=1.0,<2"}),
+        (["%pip install -U 'Torch_X~=2.1'"], {}, {"torch-x": "~=2.1"}),
+        (["!pip install trl>=1.0"], {}, {}),  # a shell writes a file `=1.0`, and pip installs the newest
+        (['!echo "trl>=1.0"'], {}, {}),
+        (['!pip install "trl>=1.0"', "!pip install trl==0.18.0"], {"trl": "0.18.0"}, {}),
+        (["!pip install trl==0.18.0", '!pip install -U "trl>=1.0"'], {}, {"trl": ">=1.0"}),
+        (['!pip install "trl==0.18.0" "peft!=0.1"'], {"trl": "0.18.0"}, {"peft": "!=0.1"}),
+    ],
+)
+def test_a_notebooks_cells_install_versions_and_ranges(
+    lines: list[str], pins: dict[str, str], ranges: dict[str, str]
+) -> None:
+    program = read_python(json.dumps({"cells": [{"cell_type": "code", "source": "\n".join(lines)}]}), "nb.ipynb")
+    assert (program.pins, program.ranges) == (pins, ranges)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"cells": 3}', "[" * 100_000])
 def test_a_broken_notebook_is_no_python(text: str) -> None:
     with pytest.raises(NotPython):

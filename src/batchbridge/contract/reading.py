@@ -110,9 +110,9 @@ class Construction:
     name: the class in full, as the program imports it (`trl.GRPOConfig`). bases: classes that it is derived from.
     modules: packages that the program imports before it has the class, each with the expression that only running the
     program would tell and the import depends on (empty: on none). pins: distribution to the version that a notebook
-    installs. fields: settings that classes of the program declare themselves. files: native key to the file, or the
-    notebook's cell, where it is not `Source.path`. filtered: the program itself leaves out what the class does not
-    take.
+    installs; ranges: to the range of versions. fields: settings that classes of the program declare themselves. files:
+    native key to the file, or the notebook's cell, where it is not `Source.path`. filtered: the program itself leaves
+    out what the class does not take.
     """
 
     name: str
@@ -120,6 +120,7 @@ class Construction:
     bases: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     pins: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, str] = field(default_factory=dict)
     fields: frozenset[str] = frozenset()
     files: Mapping[str, str] = field(default_factory=dict)
     filtered: bool = False

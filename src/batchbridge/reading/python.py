@@ -333,6 +333,7 @@ def _source(call: Call, program: Program, path: Path) -> Source:
         place=Where(file=call.place.label, line=call.place.line),
         modules=_imported_before(program, call),
         pins=program.pins,
+        ranges=program.ranges,
         fields=call.fields,
         files=files,
         filtered=program.filters,

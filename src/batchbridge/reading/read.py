@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.contract.reading import Context, Reading, RequiredVersions, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading import files
 from batchbridge.reading.detect import DETECTED, certainties, chosen
@@ -160,6 +160,9 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path, unpinne
 
     built, name = source.construction, adapter.distribution or ""
     own = built.pins.get(name) if built is not None else None
+    if built is not None and name in built.ranges:
+        asked = RequiredVersions(built.ranges[name], f"a cell of {path}")
+        return dataclasses.replace(unpinned, required=asked)
     pin = (
         VersionPin(version_of(own), f"a cell of {path}")
         if own
