@@ -275,7 +275,7 @@ def _unknown(said: Mapping[str, Any], checkout: str) -> bool:
 def _unreadable(what: str) -> Finding:
     read = ", ".join(SCRIPTS)
     text, fix = f"{what}; read are the command lines and settings of {read}", Fix(f"name one of {read}")
-    return Finding("BB-OI-006", "error", "config", text, (Where(SCRIPT),), (fix,))
+    return Finding("BB-OI-006", "error", "config", text, (Where(SCRIPT),), (fix,), undecided=True)
 
 
 def _version_finding(version: str | None, checkout: str | None, script: str) -> Finding:

@@ -9,8 +9,8 @@ from batchbridge.kit.declared_settings import DeclaredSetting, as_default, class
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import or_null
 from batchbridge.kit.own_copy import CopyFacts, OwnCopy, compared_copy
+from batchbridge.kit.parser_kinds import ANY, BOOL
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, other_rows, rows_of
-from batchbridge_open_instruct.values import GIVEN
 
 _SCRIPT, _LOADER, _LOSS = GRPO_FAST, "data_loader.py", "grpo_utils.py"
 FACTS = CopyFacts(
@@ -68,5 +68,6 @@ def rows_in(copy: OwnCopy) -> tuple[dict[str, Key], dict[str, Key]]:
     known = rows_of(copy.release)
     rows = {key: row._replace(default=as_default(copy.declared, key, row.default)) for key, row in known.items()}
     beside = other_rows(copy.release)
-    here = {key: beside.get(key) or Key(key, or_null(GIVEN)) for key in copy.declared if key not in known}
+    own = {key: one for key, one in copy.declared.items() if key not in known}
+    here = {key: beside.get(key) or Key(key, or_null(BOOL if one.kind == "bool" else ANY)) for key, one in own.items()}
     return rows, here

@@ -51,8 +51,8 @@ _KINDS = {"int": "int", "float": "float", "str": "str", "flag": "flag", "flag_of
 
 
 def own_copy(source: Source) -> OwnCopy | None:
-    """The copy that a source's program stands in; None where there is none, or the source starts no program."""
-    if program_of(source.argv) is None:
+    """The copy that a source stands in; None where there is none, or the source starts another program."""
+    if source.argv and program_of(source.argv) is None:
         return None
     return compared_copy(source, FACTS, _declared, options_of)
 

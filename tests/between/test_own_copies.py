@@ -346,9 +346,10 @@ def test_open_instructs_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -
         {
             "open_instruct/utils.py": "",
             "open_instruct/loader.py": "class LoaderConfig(Base):\n    num_unique_prompts_rollout: int = 24\n"
-            "    own_bonus: float = 0.5\n",
+            "    own_bonus: float = 0.5\n    own_flag: bool = False\n",
             "open_instruct/grpo_fast.py": "from open_instruct import loader as loader_lib\n"
-            "class Args:\n    seed: int = 3\nparser = ArgumentParserPlus((Args, loader_lib.LoaderConfig))\n",
+            "class Args:\n    seed: int = 3\nparser = ArgumentParserPlus((Args, loader_lib.LoaderConfig))\n"
+            "parser.parse()\n",
         },
     )
     run = "python open_instruct/grpo_fast.py --own_bonus 0.1"
@@ -356,6 +357,11 @@ def test_open_instructs_dataclasses_are_the_settings_of_a_copy(tmp_path: Path) -
     assert not [one for one in reading.findings if one.severity == "error" and not one.undecided]
     assert reading.native["num_unique_prompts_rollout"] == 24
     assert "BB-OI-003 own_bonuses" in _errors(_read(tmp_path, f"{run} --own_bonuses 1"))
+    for flag, wrong in (("--own_flag", False), ("--own_flag True", False), ("--own_flag=8", True)):
+        assert ("BB-OI-004 own_flag" in _errors(_read(tmp_path, f"{run} {flag}"))) is wrong, flag
+    (tmp_path / "run.yaml").write_text("own_flag: true\nnum_unique_prompts_rollout: 16\n", encoding="utf-8")
+    of_file = _read(tmp_path, "python open_instruct/grpo_fast.py run.yaml")
+    assert ("BB-OI-004 own_flag" in _errors(of_file), of_file.native.get("num_unique_prompts_rollout")) == (False, 16)
 
 
 @pytest.mark.parametrize("version", ["0.16.0.dev0", "0.17.0rc1", "0.18.0.dev0", "0.24.0.dev0", "1.0.0rc1"])

@@ -72,6 +72,39 @@ def test_of_a_folder_the_runs_are_judged_and_the_rest_is_named(run: Run, reposit
     assert total == "6 files: 1 ok, 1 error, 4 skipped"
 
 
+MODULE = "trainer = RayPPOTrainer(config)\n"
+STARTED = f"if __name__ == '__main__':\n    {MODULE}"
+COPIES = {
+    "verl": ("trainer/config/ppo_trainer.yaml", "trainer/ppo/ray_trainer.py"),
+    "openrlhf": ("cli/train_ppo_ray.py", "trainer/ppo_trainer.py"),
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "file", "text", "whole", "told"),
+    [
+        ("verl", "trainer/main_ppo.py", STARTED, True, False),
+        ("verl", "trainer/main_ppo.py", STARTED, False, True),  # no copy: some program of that name
+        ("verl", "workers/mine.py", MODULE, True, False),
+        ("verl", "trainer/mine.py", STARTED, True, True),  # a program of the user's among the framework's
+        ("openrlhf", "trainer/ray/ppo_actor.py", MODULE, True, False),
+        ("openrlhf", "trainer/ray/ppo_actor.py", MODULE, False, True),
+    ],
+)
+def test_the_code_of_a_copied_framework_is_no_trainer_that_is_not_read(
+    run: Run, package: str, file: str, text: str, whole: bool, told: bool
+) -> None:
+    for name in COPIES[package] if whole else ():
+        path = Path("lib", package, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("", encoding="utf-8")
+    path = Path("lib", package, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    said = run("check", ".")[1]
+    assert (f"lib/{package}/{file}" in said, "1 trainer not read" in said) == (told, told), said
+
+
 def test_many_files_that_are_no_runs_are_counted_and_named_where_that_is_asked(run: Run, repository: Path) -> None:
     for number in range(7):
         (repository / "launch" / f"serve{number}.sh").write_text("python serve.py --port 80\n", encoding="utf-8")

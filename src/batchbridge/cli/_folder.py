@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING
 
 if TYPE_CHECKING:
+    from batchbridge.contract.detection import DetectionFacts
     from batchbridge.contract.reading import Reading
     from batchbridge.meaning.findings import Finding
     from batchbridge.reports import Check
@@ -30,6 +33,8 @@ MOST_BYTES = 32 << 20
 """Size of the largest program or notebook of a folder that is looked into (bytes)."""
 UNREAD = "not read"
 """The word of a file that looks like training and that nobody here reads."""
+SURE = 0.9
+"""Certainty from which on the words of a command name a framework's own program."""
 _NO_RUN = ("BB005", "BB010", "BB020", "BB021")
 
 
@@ -78,7 +83,36 @@ def _trains(file: Path) -> bool:
     except OSError:
         return False
     built = b"Trainer(" in text and any(f"{ending}(".encode() in text for ending in endings)
-    return built or trains_by_rewards(text.decode("utf-8", "replace"))
+    trains = built or trains_by_rewards(text.decode("utf-8", "replace"))
+    return trains and not _is_frameworks(file, started=b"__main__" in text or file.suffix == ".ipynb")
+
+
+def _is_frameworks(file: Path, *, started: bool) -> bool:
+    """Whether a file is code of a framework whose copy it lies in: a module that is not started, or the framework's own
+    program, of which launch scripts say the run. started: it can be started, and may be a program of the user's."""
+    for facts, package in _copies_around(file.resolve().parent):
+        module = ".".join(file.resolve().relative_to(package.parent).with_suffix("").parts)
+        words = (module, f"-m\n{module}", f"{module.replace('.', '/')}.py")
+        sure = (one for one, certainty in facts.programs.items() if certainty >= SURE)
+        if not started or any(re.search(one, said, re.MULTILINE) for one in sure for said in words):
+            return True
+    return False
+
+
+@lru_cache
+def _copies_around(folder: Path) -> tuple[tuple[DetectionFacts, Path], ...]:
+    """The copies of frameworks that a folder lies in: the facts of each framework, and the package's folder."""
+    from batchbridge.contract import plugins
+    from batchbridge.contract.reading import Source
+
+    inside = Source(path=folder / "module.py")
+    found = []
+    for framework, facts in plugins.tells().items():
+        adapter = plugins.adapters().get(framework) if facts is not None and facts.programs else None
+        copy = adapter.own_copy(inside) if adapter is not None else None
+        if facts is not None and copy is not None and folder.is_relative_to(package := copy.folder.resolve()):
+            found.append((facts, package))
+    return tuple(found)
 
 
 def spread(one: Callable[[str], _T], files: Sequence[str]) -> Iterator[_T]:

@@ -345,7 +345,13 @@ class TestGrpo(AdapterContract):
             context=Context(framework_version="2026.8.20", world_size=3),
             codes=("BB-OI-005",),
         ),
-        InvalidCase(name="another script", source=grpo(script="ppo.py"), context=GRPO, codes=("BB-OI-006",)),
+        InvalidCase(
+            name="another script",
+            source=grpo(script="ppo.py"),
+            context=GRPO,
+            codes=("BB-OI-006",),
+            verdict="undecided",
+        ),
         InvalidCase(
             name="a deleted script",
             source=Source(values=OLD_SIZES),
