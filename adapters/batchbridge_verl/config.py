@@ -77,7 +77,7 @@ class VerlAdapter(PackagedAdapter):
         told_by_user = PROGRAM.settings_of(source, copy is not None and _names_its_own(source, copy))
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
-        engine = _engine(told_by_user, version)
+        engine = _engine(told_by_user, version, copied=copy is not None)
         if engine is None or told_by_user.entry is None or not told_by_user.config_is_read:
             return self.unread(version, [*found, *told_by_user.findings], context)
         program = PROGRAM_OF.get(told_by_user.config or "", told_by_user.entry)
@@ -210,9 +210,9 @@ def _at_most(limit: int, prompts: int | None) -> int | None:
     return prompts if prompts is None or limit <= 0 else min(limit, prompts)
 
 
-def _engine(settings: HydraSettings, version: str) -> str | None:
+def _engine(settings: HydraSettings, version: str, *, copied: bool) -> str | None:
     """The engine that trains (fsdp, megatron, veomni or torchtitan); None with a finding where the version does not
-    know it, or is not told so in a way that it has."""
+    know it, or is not told so in a way that it has. copied: a copy, which may have more engines than are read of it."""
     engine, key = _engine_asked_for(settings)
     known = tables.engines_of(version)
     if not isinstance(engine, str) or engine not in known:
@@ -220,7 +220,11 @@ def _engine(settings: HydraSettings, version: str) -> str | None:
         text = f"the engine {shown} is not known for verl {version}; known are {', '.join(known)}"
         where, fixes = (Where(key, shown),), (Fix("model_engine=dp or model_engine=megatron"),)
         native = "hydra: MissingConfigException"
-        settings.findings.append(Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native))
+        wrong = Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native)
+        if copied:
+            text = f"the engine {shown} is not read of a copy like verl {version}; read are {', '.join(known)}"
+            wrong = Finding("BB-VERL-007", "error", "config", text, where, undecided=True)
+        settings.findings.append(wrong)
         return None
     strategy = settings.values.get(_STRATEGY)
     if _composes(settings) and key == _STRATEGY and isinstance(strategy, str) and strategy in tables.ENGINES[1:]:

@@ -176,6 +176,14 @@ def test_a_copy_of_old_verl_means_what_its_own_code_does(
     assert (later.objective.kl_placement, later.objective.dual_clip) == ("none", 3.0)
 
 
+def test_an_engine_that_is_not_read_of_a_copy_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _verl(tmp_path)
+    _known_as(monkeypatch, VERL, tmp_path / "verl", "0.3.0")
+    reading = _read(tmp_path, f"{RUN} --config-name=ppo_megatron_trainer.yaml")
+    assert (reading.verdict, reading.spec) == ("undecided", None)
+    assert any("megatron is not read of a copy" in one.message for one in reading.findings if one.code == "BB-VERL-007")
+
+
 def test_a_mini_batch_that_verl_0_2_shares_out_otherwise_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +328,7 @@ def test_a_copy_of_old_openrlhf_means_what_its_own_code_does(
     devices = "--actor_num_nodes 1 --actor_num_gpus_per_node 8 --pretrain m --remote_rm_url u --prompt_data d"
     reading = _read(tmp_path, f"python3 -m openrlhf.cli.train_ppo_ray {sizes} {devices} {words}")
     assert reading.framework_version == release
-    assert reading.spec is not None, reading.findings
+    assert reading.spec is not None
     assert reading.spec.rollout.prompts_per_rollout == prompts
     assert reading.spec.loss.policy.aggregation == policy
     assert (reading.spec.objective.kl_placement, reading.spec.objective.kl_estimator) == kl
