@@ -20,7 +20,7 @@ from batchbridge_verl.composed import DIGESTS, ComposedDefaults, defaults_for, d
 from batchbridge_verl.known_programs import condition_of
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.programs import CODES, NATIVELY, PROGRAM, refused_fields, unknown_keys
-from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, VerlRun
+from batchbridge_verl.run import FULLY_ASYNC, GPUS, MOST_PROMPTS, NODES, TOTAL_EPOCHS, VerlRun, left_open
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class VerlAdapter(PackagedAdapter):
         )
         native = before.as_run(native, defaults.values, version)
         world = 0 if {NODES, GPUS} & unread else NATIVELY.devices(native, NODES, GPUS, told_by_user, context)
-        found += told_by_user.findings
+        alone = source.path is not None and not source.argv and source.record is None
+        found += [left_open(one) if alone and _is_null(one) else one for one in told_by_user.findings]
         said = {**defaults.values, **told_by_user.values}
         otherwise = before.shared_otherwise(said, told_by_user.places, world, version)
         found += otherwise
@@ -116,6 +117,7 @@ class VerlAdapter(PackagedAdapter):
             world=world,
             given_keys=frozenset(told_by_user.places),
             prompts_in_dataset=_at_most(native[MOST_PROMPTS], context.dataset_size),
+            file_alone=alone,
         )
         reading = dataclasses.replace(reading, dataset_size=run.prompts_in_dataset)
         if isinstance(epochs := told_by_user.values.get(TOTAL_EPOCHS), float) and not run.v1:
@@ -203,6 +205,11 @@ class VerlAdapter(PackagedAdapter):
             return queued.source_of(trainer)
         source, context = source_of(trainer)
         return as_started(trainer, source), context
+
+
+def _is_null(finding: Finding) -> bool:
+    """Whether a finding says that a setting that needs a value is null."""
+    return finding.code == CODES.wrong_value and finding.where[0].value is None
 
 
 def _at_most(limit: int, prompts: int | None) -> int | None:

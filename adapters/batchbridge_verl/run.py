@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from batchbridge import Finding
 from batchbridge.kit.records import dataclass
 from batchbridge_verl.settings import ACTOR, CRITIC, PARALLEL, ROLLOUT, holds, megatron_sizes
 
@@ -33,7 +35,8 @@ class VerlRun:
     """Settings by native key with the version, the engine, the trainer's entry point, and the devices.
 
     `entry`: main_ppo, main_ppo_sync, one_step_off or fully_async. `own_program`: a module of a user's own that starts
-    it. `given_keys`: keys that the user said.
+    it. `given_keys`: keys that the user said. `file_alone`: they are a file's, and no command that starts it was seen,
+    which may say what the file leaves out.
     """
 
     native: Mapping[str, Any]
@@ -44,6 +47,7 @@ class VerlRun:
     given_keys: frozenset[str] = frozenset()
     prompts_in_dataset: int | None = None
     own_program: str | None = None
+    file_alone: bool = False
 
     def __getitem__(self, key: str) -> Any:
         return self.native[key]
@@ -187,3 +191,9 @@ class VerlRun:
     @property
     def surrogate(self) -> str:
         return str(self[f"{ACTOR}policy_loss.loss_mode"])
+
+
+def left_open(finding: Finding) -> Finding:
+    """The finding that a file lacks a setting, where the command that starts the run may say it."""
+    text = f"{finding.message}; the command that starts the run may say it"
+    return dataclasses.replace(finding, message=text, undecided=True)

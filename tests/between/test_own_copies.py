@@ -184,6 +184,25 @@ def test_an_engine_that_is_not_read_of_a_copy_is_no_error(tmp_path: Path, monkey
     assert any("megatron is not read of a copy" in one.message for one in reading.findings if one.code == "BB-VERL-007")
 
 
+def test_what_a_file_of_verls_leaves_out_the_command_may_say(tmp_path: Path) -> None:
+    """A file that is composed by a program of the user's, and completed by its launch script."""
+    sizes = "data: {train_batch_size: 8}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 8, %s}, rollout: {n: 4}}\n"
+    file = tmp_path / "base.yaml"
+    said = {"framework": "verl", "version": "0.6.1", "world_size": 4}
+    for text, verdict, message in (
+        (sizes % "ppo_epochs: 1", "undecided", "there is no micro-batch; the command that starts the run may say it"),
+        (sizes % "ppo_epochs: null", "undecided", "ppo_epochs = null: expected"),
+        (sizes % "ppo_epochs: 0.5", "invalid", "ppo_epochs = 0.5: expected"),
+    ):
+        file.write_text(text, encoding="utf-8")
+        found = batchbridge.check(file, **said)  # type: ignore[arg-type]
+        assert found.verdict == verdict, (text, str(found))
+        assert message in str(found), str(found)
+    command = tmp_path / "run.sh"
+    command.write_text(f"{RUN} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=null\n", encoding="utf-8")
+    assert batchbridge.check(command, **said).verdict == "invalid"  # type: ignore[arg-type]  # nothing comes behind it
+
+
 def test_a_mini_batch_that_verl_0_2_shares_out_otherwise_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

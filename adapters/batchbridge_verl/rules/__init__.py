@@ -26,7 +26,7 @@ from batchbridge_verl.rules import (
     validated,
 )
 from batchbridge_verl.rules.row import VerlRule
-from batchbridge_verl.run import FULLY_ASYNC, VerlRun
+from batchbridge_verl.run import FULLY_ASYNC, VerlRun, left_open
 
 __all__ = ["RULES", "VALIDATED", "check", "defects"]
 
@@ -54,7 +54,8 @@ def check(reading: Reading) -> list[Finding]:
         said = [key for key in keys if key in reading.given or run.native.get(key) is not None]
         return reading.where(*(said or keys[:1]))
 
-    return rule_table.checked(reading.framework, _rows(run), run, run.version, where)
+    found = rule_table.checked(reading.framework, _rows(run), run, run.version, where)
+    return [left_open(one) if run.file_alone and validated.left_out(one.code, run) else one for one in found]
 
 
 def _rows(run: VerlRun) -> Sequence[VerlRule]:

@@ -354,6 +354,12 @@ def _critic_micros(run: VerlRun) -> str | None:
     return _two_micros(CRITIC, run)
 
 
+def left_out(code: str, run: VerlRun) -> bool:
+    """Whether a finding of a rule's says that a setting is missing, and not that one is wrong."""
+    of_critic = code == "BB-VERL-059" and run[_CRITIC_MICRO] is None and run[_CRITIC_GLOBAL] is None
+    return code in ("BB-VERL-013", "BB-VERL-035") or of_critic
+
+
 @RULES.add(_SINCE_060, "BB-VERL-060", _CRITIC_MINI, _CRITIC_GLOBAL, fixes=instead(_CRITIC_MICRO, _CRITIC_GLOBAL))
 @says("ValueError: [critic] ppo_mini_batch_size (...) must be divisible by ppo_micro_batch_size (...)", _CRITIC_CONFIG)
 def _critic_whole_micros(run: VerlRun) -> str | None:
