@@ -105,6 +105,16 @@ def test_the_code_of_a_copied_framework_is_no_trainer_that_is_not_read(
     assert (f"lib/{package}/{file}" in said, "1 trainer not read" in said) == (told, told), said
 
 
+def test_an_adapter_that_fails_to_look_for_a_copy_ends_no_check(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(adapter: object, source: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("batchbridge_verl.config.VerlAdapter.own_copy", fails)
+    Path("module.py").write_text(MODULE, encoding="utf-8")
+    code, out, _ = run("check", ".")
+    assert (code, "1 trainer not read" in out) == (0, True), out
+
+
 def test_many_files_that_are_no_runs_are_counted_and_named_where_that_is_asked(run: Run, repository: Path) -> None:
     for number in range(7):
         (repository / "launch" / f"serve{number}.sh").write_text("python serve.py --port 80\n", encoding="utf-8")

@@ -109,7 +109,10 @@ def _copies_around(folder: Path) -> tuple[tuple[DetectionFacts, Path], ...]:
     found = []
     for framework, facts in plugins.tells().items():
         adapter = plugins.adapters().get(framework) if facts is not None and facts.programs else None
-        copy = adapter.own_copy(inside) if adapter is not None else None
+        try:
+            copy = adapter.own_copy(inside) if adapter is not None else None
+        except Exception:  # a bug of an adapter; where it reads a run, it is named
+            copy = None
         if facts is not None and copy is not None and folder.is_relative_to(package := copy.folder.resolve()):
             found.append((facts, package))
     return tuple(found)
