@@ -229,8 +229,9 @@ def _engine(settings: HydraSettings, version: str, *, copied: bool) -> str | Non
         native = "hydra: MissingConfigException"
         wrong = Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native)
         if copied:
-            text = f"the engine {shown} is not read of a copy like verl {version}; read are {', '.join(known)}"
-            wrong = Finding("BB-VERL-007", "error", "config", text, where, undecided=True)
+            text = f"the engine {shown} is not read of your copy (like verl {version}); read are {', '.join(known)}"
+            like = Fix("name a release that is like it with --framework-version")
+            wrong = Finding("BB-VERL-007", "error", "config", text, where, (like,), undecided=True)
         settings.findings.append(wrong)
         return None
     strategy = settings.values.get(_STRATEGY)

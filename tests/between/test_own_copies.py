@@ -181,7 +181,9 @@ def test_an_engine_that_is_not_read_of_a_copy_is_no_error(tmp_path: Path, monkey
     _known_as(monkeypatch, VERL, tmp_path / "verl", "0.3.0")
     reading = _read(tmp_path, f"{RUN} --config-name=ppo_megatron_trainer.yaml")
     assert (reading.verdict, reading.spec) == ("undecided", None)
-    assert any("megatron is not read of a copy" in one.message for one in reading.findings if one.code == "BB-VERL-007")
+    assert any(
+        "megatron is not read of your copy" in one.message for one in reading.findings if one.code == "BB-VERL-007"
+    )
 
 
 def test_what_a_file_of_verls_leaves_out_the_command_may_say(tmp_path: Path) -> None:
