@@ -9,7 +9,7 @@ import pytest
 
 from batchbridge.cli.main import main
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, MicroBatch, OptimizerStep, Rollout, Spec, Topology
-from batchbridge.render.text import micro_batch
+from batchbridge.render.sentences import micro_batch
 
 Run = Callable[..., str]
 RECIPE = "num_generations: 16\nper_device_train_batch_size: 16\nmax_prompt_length: 512\nmax_completion_length: 4096\n"

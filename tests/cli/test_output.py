@@ -76,13 +76,14 @@ def test_json_has_the_promised_keys(run: Run, recipe: Path) -> None:
         "framework_version",
         "spec",
         "derived",
+        "condition",
         "behaviour",
         "provenance",
         "findings",
         "verdict",
         "enforcement",
     }
-    assert set(shown["enforcement"]) == {"verdict", "mode", "evidence", "assumes", "obstacles"}
+    assert set(shown["enforcement"]) == {"verdict", "mode", "evidence", "watch", "assumes", "obstacles"}
     assert set(shown["enforcement"]["obstacles"][0]) == {"name", "reason", "allowable", "remedy", "certain"}
     assert {"code", "severity", "phase", "message", "where", "fixes"} <= set(shown["findings"][0])
 

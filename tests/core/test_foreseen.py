@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
-from batchbridge.contract.reading import Reading
+from batchbridge.contract.reading import Reading, Unreached
 from batchbridge.kit.lifecycle import Patched, Runtime
 from batchbridge.kit.refusals import Answer, RefusalRow, Refusals, any_on, is_on, reasons_against, setting
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.render.text import explain
 
 SPEC = Spec(
     topology=Topology(world_size=2),
@@ -26,10 +28,13 @@ SPEC = Spec(
 )
 
 
+READ = Reading(framework="toy", framework_version="1.0", spec=SPEC, dataset_size=64)
+
+
 def said(
     *rows: RefusalRow, spec: Spec = SPEC, size: int | None = 64, version: str = "1.0", versions: str = "", **more: Any
 ) -> Enforcement:
-    reading = Reading(framework="toy", framework_version=version, spec=spec, dataset_size=size)
+    reading = replace(READ, framework_version=version, spec=spec, dataset_size=size)
     runtime = Runtime(
         framework="toy", version=lambda trainer: "1.0", refusals=rows, patch=lambda *asked: Patched(), **more
     )
@@ -117,15 +122,38 @@ def test_a_specification_without_a_plan_is_refused_and_can_be_recorded() -> None
 
 
 @pytest.mark.parametrize(
-    ("modes", "way"),
-    [((), "--mode verify"), (("verify",), "--mode observe"), (("verify", "observe"), "start it without BatchBridge")],
+    ("modes", "watch", "way"),
+    [
+        ((), "verify", "--mode verify"),
+        (("verify",), "observe", "--mode observe"),
+        (("verify", "observe"), None, "start it without BatchBridge"),
+    ],
 )
-def test_a_remedy_names_the_nearest_mode_that_takes_the_run(modes: tuple[str, ...], way: str) -> None:
+def test_a_remedy_names_the_nearest_mode_that_takes_the_run(
+    modes: tuple[str, ...], watch: str | None, way: str
+) -> None:
     refusal = row("row", lambda request: request.mode == "enforce" or request.mode in modes)
-    (one,) = said(refusal, always=("row",)).obstacles
+    found = said(refusal, always=("row",))
+    assert (found.verdict, found.watch) == ("refused", watch)
+    (one,) = found.obstacles
     assert way in one.remedy
+    shown = explain("toy", READ, enforcement=found)
+    assert (f"run and wrap: refused: row; --mode {watch} takes it (" in shown) is (watch is not None)
     (one,) = said(row("row", lambda request: True, allowable=True, remedy="turn it off")).obstacles
     assert one.remedy == "turn it off; or --allow row accepts it as it is"
+
+
+def test_no_mode_is_named_where_none_is_needed_and_where_none_is_reached() -> None:
+    certain = row("row", lambda request: request.mode == "enforce")
+    assert (said(certain).watch, said().watch) == ("verify", None)
+    assert said(certain, versions=">=1.1").watch is None, "another version is refused in every mode"
+
+    class Refusing:
+        def enforcement(self, reading: Reading) -> Enforcement:
+            return said(certain)
+
+    lost = replace(READ, unreached=Unreached("ray job submit", "it runs elsewhere", "batchbridge run inside"))
+    assert [enforcement_of(Refusing(), reading).watch for reading in (READ, lost)] == ["verify", None]
 
 
 def test_what_can_be_allowed_does_not_keep_a_run_from_being_watched() -> None:

@@ -258,7 +258,11 @@ def test_a_known_programs_own_sizes_are_the_headline(more: str, line: str) -> No
     launched(VERL.format(program="verl.trainer.main_ppo", more=more), version="0.7.1")
     said = str(batchbridge.check("run.sh", version="0.7.1")).splitlines()
     assert said[1] == f"  {line}"
-    assert said[2].startswith("  its own sizes: in ") is (not more.endswith("False"))
+    own = not more.endswith("False")
+    assert said[2].startswith("  its own sizes: in ") is own
+    explained = str(batchbridge.explain("run.sh", version="0.7.1")).splitlines()
+    assert (explained[1:3] == said[1:3]) is own
+    assert ("Meaning" in explained) is (not own), "the sizes of verl's own program"
 
 
 def test_options_of_a_programs_own_are_nobodys_errors() -> None:

@@ -38,12 +38,14 @@ class Enforcement:
 
     obstacles: certain ones first. evidence: "proven" where the native tests ran on the code of this release, "measured"
     where its weights are measured when a trainer is wrapped; None where its code is not known. assumes: what the
-    configuration does not say, and the verdict rests on.
+    configuration does not say, and the verdict rests on. watch: the nearest mode that takes a run which "enforce" does
+    not, "verify" or else "observe"; None: no mode does, or none is needed.
     """
 
     obstacles: tuple[Obstacle, ...] = ()
     evidence: Literal["proven", "measured"] | None = None
     assumes: tuple[str, ...] = ()
+    watch: Mode | None = None
 
     mode: Mode = "enforce"
 
@@ -68,6 +70,7 @@ class Enforcement:
             "verdict": self.verdict,
             "mode": self.mode,
             "evidence": self.evidence,
+            "watch": self.watch,
             "assumes": list(self.assumes),
             "obstacles": [one.to_dict() for one in self.obstacles],
         }
@@ -97,7 +100,8 @@ def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
         reason = f"the adapter of {reading.framework} failed to say it: {type(error).__name__}: {error}"
         failed = Obstacle(name="adapter", reason=reason, remedy="report this to its authors", certain=False)
         return Enforcement(obstacles=(*found, failed))
-    return replace(said, obstacles=(*found, *said.obstacles))
+    watch = None if reading.unreached is not None else said.watch
+    return replace(said, obstacles=(*found, *said.obstacles), watch=watch)
 
 
 def _launcher(reading: Reading) -> tuple[Obstacle, ...]:

@@ -66,6 +66,11 @@ class Condition:
     sizes: CountedSizes | None = None
     silent: frozenset[str] = frozenset()
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types: supposed, why, otherwise, sizes."""
+        sizes = None if self.sizes is None else dataclasses.asdict(self.sizes)
+        return {"supposed": self.supposed, "why": self.why, "otherwise": self.otherwise, "sizes": sizes}
+
 
 @dataclass(frozen=True, kw_only=True)
 class GivenArguments:
@@ -423,20 +428,29 @@ class Reading:
         return tuple(finding for finding in self.findings if finding.severity == "error" or finding.undecided)
 
     @property
+    def counts_itself(self) -> bool:
+        """Whether it is known that the program counts batches in another way than `spec` says, as `condition` has
+        it."""
+        return self.condition is not None and self.condition.otherwise
+
+    @property
     def derived(self) -> Mapping[str, Any]:
-        """The derived numbers of `batchbridge.meaning.derived`, JSON types; empty without a spec."""
+        """The derived numbers of `batchbridge.meaning.derived`, JSON types; empty without a spec, and of a program that
+        counts batches itself."""
         from batchbridge.meaning.derived import derive
 
-        return {} if self.spec is None else derive(self.spec, self.dataset_size)
+        return {} if self.spec is None or self.counts_itself else derive(self.spec, self.dataset_size)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of the command line: framework, framework_version, spec, derived, behaviour, provenance, findings,
-        verdict."""
+        """The JSON of the command line: framework, framework_version, spec, derived, condition, behaviour, provenance,
+        findings, verdict."""
+        condition = self.condition
         return {
             "framework": self.framework,
             "framework_version": self.framework_version,
             "spec": None if self.spec is None else self.spec.to_dict(),
             "derived": dict(self.derived),
+            "condition": None if condition is None else condition.to_dict(),
             "behaviour": None if self.behaviour is None else self.behaviour.to_dict(),
             "provenance": {path: dataclasses.asdict(origin) for path, origin in self.provenance.items()},
             "findings": [finding.to_dict() for finding in self.findings],

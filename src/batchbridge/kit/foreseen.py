@@ -40,6 +40,7 @@ def foreseen(
     hold in every mode."""
     assert reading.spec is not None, "what is not read is not asked"
     evidence, obstacles = _evidence(code, reading, versions)
+    wrapped = reading.framework_version is None or holds(versions, reading.framework_version)
     if names := reading.spec.unfollowed_terms:
         reason = open_terms(names, reading)
         obstacles.append(Obstacle(name="open_terms", reason=reason, remedy=_WATCH["observe"]))
@@ -65,7 +66,8 @@ def foreseen(
         if said != {False}:
             obstacles.append(_obstacle(refusal, said, watch))
     assumed = () if reading.dataset_size is not None else (f"a dataset of at least {sizes[0]} prompts",)
-    return Enforcement(obstacles=tuple(obstacles), evidence=evidence, assumes=assumed)
+    watch = watch if obstacles and wrapped else None
+    return Enforcement(obstacles=tuple(obstacles), evidence=evidence, assumes=assumed, watch=watch)
 
 
 def _sizes(spec: Spec) -> Iterator[int]:

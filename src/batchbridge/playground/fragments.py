@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchbridge.render import between, headline, text
+from batchbridge.render import between, headline
 from batchbridge.render.findings import count, number, one_line
 from batchbridge.render.html import environment
 from batchbridge.render.lanes import lanes_of, lanes_picture
 from batchbridge.render.pictures import LINE, PALETTE, UNTRAINED, Picture
+from batchbridge.render.sentences import meaning
 from batchbridge.render.torn import torn_picture
 from batchbridge.render.torn_sizes import torn_size
 
@@ -34,7 +35,7 @@ def answer(found: Explanation, width: int) -> str:
     spec = reading.spec
     errors = [one for one in reading.findings if one.severity == "error"]
     torn = next((size for one in errors if (size := torn_size(one)) is not None), None)
-    lanes = () if spec is None else tuple(lanes_of(spec, reading.derived))
+    lanes = () if spec is None or reading.counts_itself else tuple(lanes_of(spec, reading.derived))
     ways = [(finding, [_way(way) for way in ways]) for finding, ways in found.ways_out]
     return _filled(
         "answer.html",
@@ -47,7 +48,7 @@ def answer(found: Explanation, width: int) -> str:
         lanes=lanes_picture(lanes, width) if lanes else None,
         ways=ways,
         has_ways=[finding.code for finding, _ in ways],
-        meaning=list(text.meaning(reading)),
+        meaning=list(meaning(reading)),
         enforcement=None if spec is None else found.enforcement,
     )
 

@@ -16,7 +16,6 @@ from batchbridge.render.text import (
     TableRenderer,
     clean,
     count,
-    micro_batch,
     number,
     one_line,
     plain_table,
@@ -366,6 +365,8 @@ def _without_the_rule(found: Diagnosis) -> Iterator[str]:
     that; other rules that it breaks."""
     reading = found.reading
     assert reading is not None, "asked by the caller"
+    from batchbridge.render.sentences import micro_batch
+
     if found.text.of_memory and reading.spec is not None and (sizes := [*micro_batch(reading.spec)]):
         yield from sizes
         return

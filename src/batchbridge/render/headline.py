@@ -34,7 +34,7 @@ NOTHING_BESIDE = HeadlineFacts()
 def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool) -> Iterator[str]:
     """The lines between the verdict and the findings. sizes: whether those of batches are among them."""
     yield from _pinned(reading, verbose)
-    own = reading.condition is not None and reading.condition.otherwise
+    own = reading.counts_itself
     if facts.refused and not own:
         yield from _no_batches(reading, facts.refused)
     elif sizes and not _torn(reading):
@@ -46,6 +46,19 @@ def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool)
     yield from _condition(reading)
     yield from _nowhere(reading, facts.nowhere)
     yield from _devices(facts)
+
+
+def who(reading: Reading) -> str:
+    """`trl 1.16.0`, `verl 0.2.0.dev, your copy`; the framework alone where no version is known."""
+    if reading.copy is not None:
+        return one_line(reading.copy.title(reading.framework))
+    return one_line(f"{reading.framework} {reading.framework_version or ''}".rstrip())
+
+
+def own_sizes(reading: Reading) -> Iterator[str]:
+    """The sizes of a program that counts batches itself, and what is known of it."""
+    yield from _batches(reading)
+    yield from _condition(reading)
 
 
 def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
@@ -148,11 +161,11 @@ def _counted(sizes: CountedSizes | None) -> Iterator[str]:
 
 def _like(reading: Reading) -> Iterator[str]:
     """The release whose sizes those are, where the functions of the user's copy that decide them are others."""
-    copy, condition = reading.copy, reading.condition
-    if reading.loose and (reading.spec is not None or condition is not None):
+    copy = reading.copy
+    if reading.loose and (reading.spec is not None or reading.condition is not None):
         named = listed(reading.loose[:2])
         yield one_line(say("so counted, and right if {files} says nothing of them", files=named))
-    if copy is None or reading.spec is None or (condition is not None and condition.otherwise):
+    if copy is None or reading.spec is None or reading.counts_itself:
         return
     if changed := copy.changed(*SIZES_OF_COPIES):
         yield one_line(f"as {reading.framework} {copy.release} would count them; {changed} here")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.render import between, findings, lanes, text
 from batchbridge.render.ledger import figure
+from batchbridge.render.sentences import behaviour, meaning
 from batchbridge.render.text import clean, number, one_line
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def explanation(
         verdict=reading.verdict if judged is None else judged.verdict,
         judged=judged,
         devices=devices,
-        meaning=list(text.meaning(reading)),
-        lanes=None if spec is None else _lanes(spec, reading.derived),
-        plan=None if spec is None else _plan(spec, reading.dataset_size),
+        meaning=list(meaning(reading)),
+        lanes=_lanes_of(reading),
+        plan=None if spec is None or reading.counts_itself else _plan(spec, reading.dataset_size),
         enforcement=None if spec is None else enforcement,
         fields=fields,
     )
@@ -91,7 +92,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
             "reading": reading,
             "meaning": marked,
             "findings": reading.wrong,
-            "lanes": None if reading.spec is None else _lanes(reading.spec, reading.derived, _size(reading) / most),
+            "lanes": _lanes_of(reading, _size(reading) / most),
         }
         for side, name, reading, marked in zip("AB", names, both, _apart(*both), strict=True)
     ]
@@ -209,7 +210,7 @@ def environment() -> Environment:
         finalize=printable,
     )
     made.filters |= {
-        "behaviour": text.behaviour,
+        "behaviour": behaviour,
         "counts": findings.counts,
         "figure": figure,
         "figures": _figures,
@@ -285,6 +286,11 @@ def _lanes(spec: Spec, derived: Mapping[str, Any], share: float = 1.0) -> dict[s
     return {name: lanes.lanes_picture(drawn, width, share) for name, width in widths.items()}
 
 
+def _lanes_of(reading: Reading, share: float = 1.0) -> dict[str, str] | None:
+    """The lanes of a reading; None without a specification, and of a program that counts batches itself."""
+    return None if reading.spec is None or reading.counts_itself else _lanes(reading.spec, reading.derived, share)
+
+
 def _size(reading: Reading) -> int:
     """The completions of a rollout, 1 where they are not known: what the width of the lanes stands for."""
     return (None if reading.spec is None else reading.spec.completions_per_rollout) or 1
@@ -294,7 +300,7 @@ def _apart(a: Reading, b: Reading) -> Iterator[list[list[tuple[str, bool]]]]:
     """The sentences of two meanings as (words, whether the other side has others there), A's and then B's."""
     from difflib import SequenceMatcher
 
-    sentences = [[sentence.split() for sentence in text.meaning(reading)] for reading in (a, b)]
+    sentences = [[sentence.split() for sentence in meaning(reading)] for reading in (a, b)]
     flat = [[word for words in own for word in words] for own in sentences]
     blocks = SequenceMatcher(None, flat[0], flat[1], autojunk=False).get_matching_blocks()
     for own, starts in zip(sentences, ([one.a for one in blocks], [one.b for one in blocks]), strict=True):

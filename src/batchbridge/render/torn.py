@@ -22,7 +22,7 @@ def sizes_picture(reading: Reading, width: int = WIDE) -> str | None:
     torn = next((size for one in errors if (size := torn_size(one)) is not None), None)
     if torn is not None:
         return torn_picture(torn, width)
-    lanes = () if reading.spec is None else tuple(lanes_of(reading.spec, reading.derived))
+    lanes = () if reading.spec is None or reading.counts_itself else tuple(lanes_of(reading.spec, reading.derived))
     return lanes_picture(lanes, width) if lanes else None
 
 

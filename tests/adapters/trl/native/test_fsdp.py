@@ -35,11 +35,11 @@ def torchrun(what: str, folder: Path, ranks: int = 2) -> str:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONWARNINGS": "ignore"},
         timeout=900,
     )
     said = [line for line in ran.stderr.splitlines() if "When using FSDP, prefer" not in line]  # once a trainer
-    assert (folder / f"{what}.json").exists(), "\n".join(said[-200:])
+    assert (folder / f"{what}.json").exists(), "\n".join(said[-120:])
     return ran.stderr
 
 
