@@ -57,12 +57,14 @@ def test_another_function_is_another_digest() -> None:
 
 def test_the_page_names_the_laws_that_each_framework_leaves_unanswered() -> None:
     page = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
-    table = page.partition("| laws that no function of its framework answers |\n|---|---|\n")[2].partition("\n\n")[0]
+    head = "| laws that no function of its framework answers | why |\n|---|---|---|\n"
+    table = page.partition(head)[2].partition("\n\n")[0]
     said = {}
     for row in table.splitlines():
-        names, laws = (re.findall(r"`(\w+)`", cell) for cell in row.strip("|").split("|"))
-        left = set(LAWS) - set(laws) if "all but" in row else set(laws)
-        said |= dict.fromkeys(names, left)
+        named, left, why = row.strip("|").split("|")
+        laws = set(re.findall(r"`(\w+)`", left))
+        said |= dict.fromkeys(re.findall(r"`(\w+)`", named), laws)
+        assert bool(why.strip()) == bool(laws), f"no reason is given: {row}"
     held = [*ROOT.glob("adapters/*/held.json"), *ROOT.glob("plugins/*/src/*/held.json")]
     found = {
         file.parent.name.removeprefix("batchbridge_"): set(LAWS) - set(json.loads(file.read_text("utf-8"))["laws"])
