@@ -127,6 +127,8 @@ class Shell:
             (ExitLeft, ReturnLeft, "break", "continue"), ()
         )
         """The deciding unknowns of each way out; see `enclosed`."""
+        self.left: dict[object, list[Variables]] = {}
+        """The variables at each way out that nothing decides; see `rejoined`."""
         self.replacing: dict[str, int] = {}
         """Values that PYTHONPATH was given by an assignment that does not name it, and the line."""
         self.work = self.depth = 0
@@ -302,6 +304,7 @@ class Shell:
             except (ExitLeft, ReturnLeft, LoopLeft) as left:
                 leaving, way = left, left.name if isinstance(left, LoopLeft) else type(left)
                 self.ways_out[way] = tuple(dict.fromkeys((*self.ways_out[way], *unknown)))
+                self.left.setdefault(way, []).append(self.variables)
             else:
                 ends.append(self.variables)
                 arguments.append(self.positional)
@@ -314,6 +317,11 @@ class Shell:
         self.functions = functions
         if any(words != arguments[0] for words in arguments):
             self.positional = [Word(self.unknowns.mark(Unknown("$@", line, names_of(unknown))), line, open=True)]
+        self.variables = self._agreed(ends, unknown, line)
+        return Outcome(None, unknown)
+
+    def _agreed(self, ends: Sequence[Variables], unknown: Sequence[Unknown], line: int) -> Variables:
+        """What several ends of one way have in common; the rest depends on `unknown`."""
         merged: Variables = {}
         for name in dict.fromkeys(name for end in ends for name in end):
             values = [end.get(name) for end in ends]
@@ -322,8 +330,19 @@ class Shell:
                 merged[name] = first
             else:
                 merged[name] = self.unknowns.mark(Unknown(f"${name}", line, names_of(unknown)))
-        self.variables = merged
-        return Outcome(None, unknown)
+        return merged
+
+    @contextlib.contextmanager
+    def rejoined(self, *ways: object) -> Iterator[None]:
+        """The span behind which those that left by `ways`, where nothing decides who does, go on with the others."""
+        outer, self.left = self.left, {**self.left, **{way: [] for way in ways}}
+        try:
+            yield
+            if ends := [end for way in ways for end in self.left[way]]:
+                unknown = [one for way in ways for one in self.ways_out[way]]
+                self.variables = self._agreed([self.variables, *ends], unknown, self.line)
+        finally:
+            self.left = outer
 
     # ---- running
 
@@ -331,9 +350,11 @@ class Shell:
         """Runs a function or a subshell, which `way_out` ends; undecided where nothing decides which one it takes."""
         before, self.ways_out[way_out] = self.ways_out[way_out], ()
         try:
-            outcome = run()
-        except way_out as left:
-            outcome = left.outcome
+            with self.rejoined(way_out):
+                try:
+                    outcome = run()
+                except way_out as left:
+                    outcome = left.outcome
         finally:
             undecided, self.ways_out[way_out] = self.ways_out[way_out], before
         return Outcome(None, undecided) if undecided else outcome

@@ -235,7 +235,7 @@ def _turns(shell: Shell, node: Node, body: Node, going: Callable[[int], Outcome]
     line, leaves = shell.at(node), any(word in shell.raw(body) for word in ("break", "continue"))
 
     def open_turn() -> Outcome:
-        with contextlib.suppress(LoopLeft):
+        with shell.rejoined("break", "continue"), contextlib.suppress(LoopLeft):
             shell.block(body.children)
         return DONE
 

@@ -205,11 +205,28 @@ def test_ways_out_of_a_function_that_nothing_decides_leave_what_follows_open() -
         ("for i in 1 2; do probe || continue; n=$i; done\npython $n", [False]),
         ("for i in 1 2; do [ -f x ] || continue; n=$i; done\npython $n $i", [True, False]),
         ("while :; do if probe; then break; fi; done\npython done", [False]),
+        ("n=8\nfor i in 1 2; do if [ -f $i ]; then n=16; break; fi; done\npython $n", [True]),
+        ("n=8\nfor i in 1 2; do if [ -f $i ]; then n=16; continue; fi; done\npython $n", [True]),
+        ("n=8\nwhile probe; do if [ -f x ]; then n=16; break; fi; done\npython $n", [True]),
+        ("n=8\nfor i in 1; do for j in 1; do [ -f x ] && n=16 && break 2; done; done\npython $n", [True]),
+        ("n=8; m=8\nfor i in 1; do if [ -f x ]; then n=16; m=8; break; fi; done\npython $n $m", [True, False]),
+        ("f() { if [ -f x ]; then n=16; return; fi; n=8; }\nf\npython $n", [True]),
+        ("f() { local n; if [ -f x ]; then n=16; return; fi; }\nn=8\nf\npython $n", [False]),
+        ("f() { if [ -f x ]; then n=16; exit; fi; n=8; }\nf\npython $n", [False]),
+        ("n=8\n(if [ -f x ]; then n=16; exit; fi)\npython $n", [False]),
     ],
 )
 def test_what_depends_on_the_unknown_is_unknown(script: str, words: list[bool]) -> None:
     *_, command = read_script(script).commands
     assert [bool(word.unknown) for word in command.words[1:]] == words
+
+
+def test_a_variable_that_a_loop_may_have_set_before_it_ended_may_be_set() -> None:
+    search = "for port in 1 2; do if [ -f $port ]; then export PORT=$port; break; fi; done\n"
+    script = search + 'if [ -z "$PORT" ]; then exit; fi\npython $PORT'
+    *_, command = read_script(script).commands
+    assert command.argv[0] == "python"
+    assert command.words[1].unknown
 
 
 def test_turns_that_nothing_decides_leave_their_commands_open() -> None:
