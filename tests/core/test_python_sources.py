@@ -376,6 +376,13 @@ def test_a_class_of_ones_own_that_has_the_name_alone_is_no_run(tmp_path: Path) -
     assert not [one for one in reading.findings if one.code == "BB012"]
     file.write_text(own + "Trainer(mine).train()\n")
     assert (read(file).framework, read(file).verdict) == ("unknown", "undecided")
+    for bases in ("BaseModel", "Settings"):  # pydantic's, and a class of the program's own that is derived from it
+        classes = f"from pydantic import BaseModel\nclass Settings(BaseModel):\n    pass\nclass GRPOConfig({bases}):\n"
+        file.write_text(classes + "    num_generations: int = 3\nMyTrainer(config=GRPOConfig()).train()\n")
+        assert (read(file).framework, read(file).verdict) == ("unknown", "undecided")
+    copied = "from transformers import TrainingArguments\nclass GRPOConfig(TrainingArguments):\n    pass\n"
+    file.write_text(copied + "class Mine(GRPOConfig):\n    pass\nMyTrainer(args=Mine(num_generations=4)).train()\n")
+    assert read(file).framework == "trl"
 
 
 def test_a_key_that_no_release_takes_is_told_whatever_its_value(tmp_path: Path) -> None:

@@ -151,6 +151,18 @@ def test_the_second_line_marks_the_numbers_and_the_exit_code_is_4(capsys: pytest
     assert lines[2].startswith("  numbers of TRL's, and right if train.py trains as TRL's GRPOTrainer does: ")
 
 
+def test_the_sizes_of_an_example_are_marked_too(capsys: pytest.CaptureFixture[str]) -> None:
+    from batchbridge.cli.main import main
+
+    own = "from trl import GRPOConfig\nfrom mine import MyGRPOTrainer\n"
+    Path("train.py").write_text(own + "MyGRPOTrainer(args=GRPOConfig(num_generations=8)).train()\n", encoding="utf-8")
+    assert main(("check", "train.py", "--framework-version", "0.17.0")) == 4
+    lines = capsys.readouterr().out.splitlines()
+    example = next(at for at, line in enumerate(lines) if "for example on 8 devices" in line)
+    assert lines[example + 1].startswith("  numbers of TRL's, and right if MyGRPOTrainer trains as TRL's")
+    assert [line for line in lines if "and right if" in line] == [lines[example + 1]]
+
+
 def test_what_compares_goes_on_with_what_is_supposed() -> None:
     launched(f"accelerate launch --num_processes 6 train.py {UNEVEN}\n")
     Path("other.sh").write_text(Path("run.sh").read_text().replace("size 1", "size 2"), encoding="utf-8")

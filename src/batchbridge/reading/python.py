@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from batchbridge.contract.detection import DetectionFacts
 from batchbridge.contract.reading import BuiltTrainer, Construction, GivenArguments, Source
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Where
 from batchbridge.reading.launchers import StartedProgram
@@ -145,12 +146,7 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
 
     known = plugins.tells()
     asked = [tells for name, tells in known.items() if tells is not None and framework in (None, name)]
-    built = [
-        call
-        for call in program.calls
-        if not call.parsed and any(tells.constructs((call.name, *call.bases)) for tells in asked)
-    ]
-    built = [call for call in built if call.made_of is None or call.bases]  # a class of one's own has the name alone
+    built = [call for call in program.calls if not call.parsed and _is_configuration(call, asked)]
     trainers = [call for call in program.calls if any("rainer" in name for name in _names_of(call))]
     training, idle = _by_training(program, [call for call in trainers if any(map(_is_trainer, _names_of(call)))])
     trained = {id(found) for call in trainers for found in _handed(call)}
@@ -166,6 +162,16 @@ def runs_of(program: Program, path: Path, framework: str | None) -> list[Source]
         if all(source.values != other.values or source.lines != other.lines for other in found):
             found.append(source)
     return found
+
+
+def _is_configuration(call: Call, asked: Iterable[DetectionFacts]) -> bool:
+    """Whether a call builds a framework's configuration. A class of the program's own may have the name alone: it
+    counts by an ancestor that is a framework's, and a copy of a framework's class by one that is transformers'."""
+    names = _names_of(call)
+    if call.made_of is not None:
+        read = [base for base in call.bases if "." in base]
+        names = names if any(base.startswith("transformers.") for base in read) else tuple(read)
+    return any(tells.constructs(names) for tells in asked)
 
 
 def _trainers(program: Program, handed: Call | None = None) -> tuple[BuiltTrainer, ...]:

@@ -45,7 +45,7 @@ def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool)
             yield one_line(beside.condition)
     yield from _condition(reading)
     yield from _nowhere(reading, facts.nowhere)
-    yield from _devices(facts)
+    yield from _devices(facts, conditional=reading.condition is not None)
 
 
 def who(reading: Reading) -> str:
@@ -196,8 +196,9 @@ def _nowhere(reading: Reading, keys: tuple[str, ...]) -> Iterator[str]:
         yield one_line(say("no release of {framework} has {keys}", framework=reading.framework, keys=said))
 
 
-def _devices(facts: HeadlineFacts) -> Iterator[str]:
-    """The numbers of devices on which it would be valid, where that is open, and the sizes on one of them."""
+def _devices(facts: HeadlineFacts, *, conditional: bool) -> Iterator[str]:
+    """The numbers of devices on which it would be valid, where that is open, and the sizes on one of them. conditional:
+    whether it is said already whose sizes they are."""
     if facts.devices:
         from batchbridge.comparing.releases import MOST_DEVICES
 
@@ -206,6 +207,8 @@ def _devices(facts: HeadlineFacts) -> Iterator[str]:
     if facts.example is not None and facts.example.spec is not None:
         many = count(facts.example.spec.topology.world_size, "device")
         yield from (say("for example on {devices}: {sizes}", devices=many, sizes=of) for of in _batches(facts.example))
+        if not conditional:
+            yield from _condition(facts.example)
 
 
 def releases(judged: ReleaseVerdicts | None, *, verbose: bool) -> Iterator[str]:
