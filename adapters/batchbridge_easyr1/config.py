@@ -21,6 +21,7 @@ from batchbridge_easyr1 import TELLS
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import RENAMED, meaning
+from batchbridge_easyr1.own_programs import ENTRY, condition_of, own_program
 from batchbridge_easyr1.run import EasyR1Run
 from batchbridge_easyr1.settings import (
     EXAMPLE,
@@ -42,7 +43,6 @@ NATIVELY = ValueFindings(
     "omegaconf.errors.ValidationError",
     "EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
 )
-ENTRY = "verl.trainer.main"
 
 
 class EasyR1Adapter(PackagedAdapter):
@@ -80,13 +80,17 @@ class EasyR1Adapter(PackagedAdapter):
 
             kinds, rows, free = kinds_in(copy), rows_in(copy), free_groups_in(copy)
         title = f"EasyR1 {version}" if copy is None else "your copy of EasyR1"
-        said.findings += _unknown_keys(said, kinds, title, free)
+        program = own_program(source.argv)
+        said.findings += _unknown_keys(said, kinds, title, free, program)
         native, unread = NATIVELY.values(rows.values(), said, {}, source.env)
         blocked = unread or any(one.code in (CODES.wrong_value, "BB-EZR1-007") for one in said.findings)
         said.findings += _wrong_types(said, {key: kind for key, kind in kinds.items() if key not in rows})
         world = 0 if blocked else NATIVELY.devices(native, NODES, GPUS, said, context)
         reading = dataclasses.replace(
-            self.unread(version, [*found, *said.findings], context), native=native, given=said.places
+            self.unread(version, [*found, *said.findings], context),
+            native=native,
+            given=said.places,
+            condition=None if program is None else condition_of(source, program, native),
         )
         if blocked:
             return reading
@@ -196,8 +200,9 @@ def _base(name: Any, beside: Path | None, version: str, said: OmegaConfSettings)
 
 
 def _unknown_keys(
-    said: OmegaConfSettings, known: Mapping[str, Kind], title: str, free_groups: Iterable[str]
+    said: OmegaConfSettings, known: Mapping[str, Kind], title: str, free_groups: Iterable[str], program: str | None
 ) -> list[Finding]:
+    """Settings that the configuration lacks; a `program` of a user's own may have a configuration of its own."""
     groups = groups_of(known)
     found = [
         NATIVELY.wrong(place, said.values[key], "a group of settings")
@@ -216,8 +221,10 @@ def _unknown_keys(
             change = {key: None, newer: said.values[key]}
             fixes.insert(0, Fix(f"write {newer}, its new name", change, safe=newer not in said.places))
         text, native = f"{title} has no setting {key}", f"omegaconf: ConfigKeyError: Key '{name}' not in ..."
+        text += "" if program is None else f"; whether {program} declares it is not seen"
         ways, source = (*fixes, Fix(f"remove {key}")), NATIVELY.source
-        found.append(Finding(CODES.unknown_key, "error", "config", text, (place,), ways, native=native, source=source))
+        one = Finding(CODES.unknown_key, "error", "config", text, (place,), ways, native=native, source=source)
+        found.append(one if program is None else dataclasses.replace(one, undecided=True))
     return found
 
 

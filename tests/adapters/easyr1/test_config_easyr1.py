@@ -17,7 +17,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchbridge.contract.reading import Context, Source
+import batchbridge
+from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import CannotWrite
 from batchbridge.kit.shipped_settings import shipped
 from batchbridge.meaning.findings import verdict
@@ -641,3 +642,24 @@ def test_easyr1_is_told_apart_from_verl_by_its_files(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert version_in(tmp_path) == "0.3.3.dev0"
+
+
+def test_a_program_of_ones_own_may_train_otherwise_and_declare_more(tmp_path: Path) -> None:
+    """Its own RayPPOTrainer and PPOConfig stand beside EasyR1's, whose settings are no bound of its own."""
+    words = " ".join(f"{key}={value}" for key, value in {**RUN, "trainer.experience_replay": "true"}.items())
+    script = tmp_path / "run.sh"
+
+    def started(program: str) -> Reading:
+        script.write_text(f"python3 -m {program} {words} trainer.n_gpus_per_node=1\n")
+        return batchbridge.read(script, framework="easyr1", version="0.3.2")
+
+    theirs = started("verl.trainer.main")
+    assert (theirs.verdict, theirs.condition) == ("invalid", None)
+    mine = started("mine.main")
+    assert mine.verdict == "undecided"
+    assert mine.condition is not None
+    assert mine.condition.supposed == "mine.main trains as EasyR1's RayPPOTrainer does"
+    (unknown,) = [one for one in mine.findings if one.code == "BB-EZR1-003"]
+    assert unknown.message.endswith("trainer.experience_replay; whether mine.main declares it is not seen")
+    (tmp_path / "mine.py").write_text("from verl.trainer.ray_trainer import RayPPOTrainer\nRayPPOTrainer().fit()\n")
+    assert started("mine").condition is None
