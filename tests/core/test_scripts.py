@@ -494,6 +494,8 @@ def test_a_value_that_is_not_known_and_said_again_does_not_count(tmp_path: Path)
     source = load(tmp_path, text, framework="verl")
     assert source.argv[-1] == "trainer.rollout_data_dir=x"
     assert "date" not in " ".join(source.argv)
+    assert source.loose == ()
+    assert "BB011" not in codes(source)
 
 
 def test_an_options_value_that_looks_like_a_setting_is_not_said_again(tmp_path: Path) -> None:

@@ -435,20 +435,16 @@ def _conditional(candidate: Candidate, file: str) -> Finding:
 
 def _loose(program: LaunchedProgram, file: str) -> Iterable[Finding]:
     """Words that are nothing but an unknown value: they may hold any number of further settings, or none."""
-    sure = _sure_places(program)
-    for place, word in enumerate(program.words):
-        if place not in sure:
-            names = names_of(word.unknown)
-            message = f"{word.text} may hold settings: {', '.join(names)} is not known"
-            fixes = ways_to_give(names) or (Fix("name the settings with --set KEY=VALUE"),)
-            yield Finding(
-                "BB011", "error", "config", message, (Where(file=file, line=word.line),), fixes, undecided=True
-            )
+    for word in (program.words[place] for place in _loose_places(program)):
+        names = names_of(word.unknown)
+        message = f"{word.text} may hold settings: {', '.join(names)} is not known"
+        fixes = ways_to_give(names) or (Fix("name the settings with --set KEY=VALUE"),)
+        where = (Where(file=file, line=word.line),)
+        yield Finding("BB011", "error", "config", message, where, fixes, undecided=True)
 
 
 def _loose_words(program: LaunchedProgram) -> tuple[str, ...]:
-    sure = _sure_places(program)
-    return tuple(dict.fromkeys(word.text for place, word in enumerate(program.words) if place not in sure))
+    return tuple(dict.fromkeys(program.words[place].text for place in _loose_places(program)))
 
 
 def _sure(program: LaunchedProgram) -> list[Argument]:
@@ -459,28 +455,37 @@ def _sure(program: LaunchedProgram) -> list[Argument]:
 
 def _flags_before(program: LaunchedProgram) -> dict[str, tuple[str, ...]]:
     """The options that stand before a word of unknown settings, which may begin with the option's value."""
-    sure, words = _sure_places(program), program.words
-    places = (place for place in range(1, len(words)) if place not in sure)
-    flags = ((words[place - 1].text, words[place]) for place in places)
+    words = program.words
+    flags = ((words[place - 1].text, words[place]) for place in _loose_places(program) if place)
     return {
         flag.lstrip("-"): names_of(word.unknown) for flag, word in flags if flag.startswith("--") and "=" not in flag
     }
 
 
-def _sure_places(program: LaunchedProgram) -> set[int]:
-    from batchbridge.reading.arguments import argument_keys
+def _loose_places(program: LaunchedProgram) -> list[int]:
+    keys = _keys_by_place(program)
+    words = enumerate(program.words)
+    return [place for place, word in words if place and (place not in keys or word.many) and _whole(word)]
 
-    keys = {place: key for key, _, place in argument_keys(program.argv)}
+
+def _sure_places(program: LaunchedProgram) -> set[int]:
+    keys, loose = _keys_by_place(program), {*_loose_places(program)}
     # Words that are a setting by themselves: the value of `--env` may look like one, and is another each time.
     own = {place: key for place, key in keys.items() if program.words[place].text.lstrip("-").startswith(f"{key}=")}
     last = {key: place for place, key in own.items()}
     return {
         place
         for place, word in enumerate(program.words)
-        if (not place or (place in keys and not word.many) or not _whole(word))
+        if place not in loose
         # What is not known, and said again behind it, does not count.
         and not (word.unknown and place in own and last[own[place]] > place)
     }
+
+
+def _keys_by_place(program: LaunchedProgram) -> dict[int, str]:
+    from batchbridge.reading.arguments import argument_keys
+
+    return {place: key for key, _, place in argument_keys(program.argv)}
 
 
 def _whole(word: Argument) -> bool:
