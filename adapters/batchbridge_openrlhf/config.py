@@ -131,11 +131,13 @@ class OpenRlhfAdapter(PackagedAdapter):
         later = [*strays(given, self.codes, tables.SOURCE), *_abbreviated(given)]
         near = suggested_keys((name for name in given.values if name not in options), options, 0.8, taken=given.values)
         today = _correction_of_today(given.values) if tables.LEVEL in names else {}
+        alone = source.path is not None and not source.argv and source.record is None
         for name, value in given.values.items():
             option, place = options.get(name), given.places[name]
             if option is None:
                 now = today if name in today else {}
-                later.append(_unknown(name, place, near.get(name, ()), names, title, now))
+                unknown = _unknown(name, place, near.get(name, ()), names, title, now)
+                later.append(_left_to_a_reader(unknown) if alone else unknown)
                 continue
             if name in source.unknown and name in idle:
                 continue
@@ -144,7 +146,8 @@ class OpenRlhfAdapter(PackagedAdapter):
                 settings[option.identity] = convert(option, value)
             except WrongOptionValue as wrong:
                 message = wrong_value(name, place.value, wrong)
-                found.append(_finding("BB-ORL-004", message, place, native=wrong.native, phase=wrong.phase))
+                refused = _finding("BB-ORL-004", message, place, native=wrong.native, phase=wrong.phase)
+                found.append(_left_to_a_reader(refused) if alone and "${" in str(value) else refused)
                 if wrong.phase != "config":
                     settings[option.identity] = wrong.held
                 elif name not in idle:
@@ -241,6 +244,12 @@ def _finding(
     code: str, message: str, place: Where, fixes: Sequence[Fix] = (), native: str = "", phase: Phase = "config"
 ) -> Finding:
     return Finding(code, "error", phase, message, (place,), tuple(fixes), native, source=tables.SOURCE)
+
+
+def _left_to_a_reader(finding: Finding) -> Finding:
+    """The finding about a setting in a file that a program of the user's own reads."""
+    text = f"{finding.message}; openrlhf reads no file, and the program that reads this one may take it"
+    return dataclasses.replace(finding, message=text, undecided=True)
 
 
 def _no_command(argv: Sequence[str]) -> Finding:

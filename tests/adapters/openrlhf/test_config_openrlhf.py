@@ -245,6 +245,19 @@ def test_a_file_gives_line_and_file_of_every_option_it_says(tmp_path):
     assert [(origin.key, origin.line) for origin in origins] == [("train.batch_size", 2), ("rollout.batch_size", 3)]
 
 
+def test_what_a_file_says_beyond_the_options_is_left_to_the_program_that_reads_it(tmp_path):
+    """OpenRLHF has no configuration file: an option that it lacks may be one of the file's own program."""
+    path = tmp_path / "options.yaml"
+    path.write_text("train:\n  batch_size: 64\nrollout.batch_size: 32\nstride: 8\nactor.adam.lr: ${rate}\n")
+    reading = read(path)
+    found = {one.where[0].key: (one.code, one.undecided) for one in reading.wrong}
+    assert found == {"stride": ("BB-ORL-003", True), "actor.adam.lr": ("BB-ORL-004", True)}
+    path.write_text("train:\n  batch_size: 64\nactor.adam.lr: high\n")  # the control: no text is a rate
+    assert [(one.code, one.undecided) for one in read(path).wrong] == [("BB-ORL-004", False)]
+    argv = ["-m", "openrlhf.cli.train_ppo_ray", "--train.batch_size", "64", "--stride", "8"]
+    assert [(one.code, one.undecided) for one in read(["python", *argv]).wrong] == [("BB-ORL-003", False)]
+
+
 # ---- versions
 
 
