@@ -164,6 +164,14 @@ class TrlAdapter(PackagedAdapter):
             found += swift_commands.findings(of_swift, places, version)
             given, default_of = of_swift.given, of_swift.origins
             places |= {new: places[old] for new, old in of_swift.renamed.items()}
+        beside = None
+        if any(one.key in given and one.key not in rows for one in tables.GONE if one.of_transformers):
+            from batchbridge_trl.beside_trl import pinned_transformers
+
+            beside = pinned_transformers(source)
+            kept = {} if beside is None else beside.spelled(given, rows)
+            places |= {new: places[old] for old, new in kept.items() if new and old in places}
+            given = {kept.get(key, key) or key: value for key, value in given.items() if kept.get(key, key) is not None}
         script = script_of_ones_own(source.argv)
         if built and not built.name.startswith(("trl.", "unsloth.")) and built.name != "GRPOConfig" and not built.bases:
             script = built.name  # a copy of TRL's class, say; what it takes besides is not known
@@ -173,6 +181,7 @@ class TrlAdapter(PackagedAdapter):
             if context.copy is not None and key not in context.copy.declared:
                 return _not_in_the_copy(places[key], near, context.copy.place)
             finding = self._unknown_key(places[key], near, version, given)
+            finding = finding if beside is None else beside.decided(finding, key)
             if script:
                 return _perhaps_the_scripts(finding, script)
             if key not in of_recipe:

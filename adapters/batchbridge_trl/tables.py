@@ -41,11 +41,15 @@ class RemovedKey(NamedTuple):
     def fix(self, value: Any, takes: Mapping[str, Key], given: Mapping[str, Any]) -> Fix:
         """The fix for the key and its value: safe where `same` is a setting that is not given as well and takes the
         value, or where the key was never read."""
-        row = None if self.same is None or self.same in given else takes.get(self.same)
-        if row is not None and not row.fixed and self._alike(value):
-            return Fix(f"use {self.instead}", {self.key: None, row.key: value}, safe=True)
+        if (new := self.new_name(value, takes, given)) is not None:
+            return Fix(f"use {self.instead}", {self.key: None, new: value}, safe=True)
         text = f"use {self.instead}" if self.instead else f"remove {self.key}"
         return Fix(text, {self.key: None}, safe=self.unread)
+
+    def new_name(self, value: Any, takes: Mapping[str, Key], given: Mapping[str, Any]) -> str | None:
+        """The setting that means the same with the same value; None: there is none, or it is given as well."""
+        row = None if self.same is None or self.same in given else takes.get(self.same)
+        return row.key if row is not None and not row.fixed and self._alike(value) else None
 
     def _alike(self, value: Any) -> bool:
         """Whether a value means under the new name what it meant. transformers 5 reads warmup_steps below 1 as a share

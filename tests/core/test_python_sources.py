@@ -248,6 +248,25 @@ def test_a_setting_that_only_newer_transformers_lost_is_no_certain_error(
     assert reading.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("version", "key", "value", "verdict"),
+    [
+        ("5.14.0", "warmup_ratio", 0.1, "valid"),
+        ("5.14.0", "warmup_ratio", 1, "undecided"),  # one step under the new name, all of them under this one
+        ("5.14.0", "logging_dir", "logs", "valid"),
+        ("5.15.0", "warmup_ratio", 0.1, "invalid"),
+    ],
+)
+def test_the_transformers_that_is_pinned_decides_what_newer_ones_lost(
+    tmp_path: Path, version: str, key: str, value: object, verdict: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text(f"sentence-transformers==2.0\ntransformers=={version}\n")
+    reading = read(written(tmp_path, more=f"{key}={value!r},"))
+    assert reading.verdict == verdict
+    if verdict == "valid" and reading.spec is not None:
+        assert reading.spec.carried.warmup_ratio == (value if key == "warmup_ratio" else None)
+
+
 def test_what_a_program_leaves_open_is_said_of_the_script_that_starts_it_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(OPTIONS.replace("num_generations=options.gens", "**somewhere()"))
     (tmp_path / "run.sh").write_text("#!/bin/bash\ntorchrun --nproc_per_node 2 train.py\n")
