@@ -161,19 +161,14 @@ class Expressions(ABC):
 
     def truth(self, node: ast.expr, scope: Scope) -> bool:
         """Whether an expression is true. Raises `Undecided`."""
-        found = self.of(node, scope)
-        if isinstance(found, (Symbol, Instance, Scope, Class, Function)):
-            raise Undecided(named(text_of(node)))
-        return bool(found)
+        return _truth_of(self.of(node, scope), node)
 
     def _BoolOp(self, node: ast.BoolOp, scope: Scope) -> Any:
         ends = isinstance(node.op, ast.Or)
         found: Any = None
         for part in node.values:
             found = self.of(part, scope)
-            if isinstance(found, Symbol | Instance):
-                raise Undecided(named(text_of(part)))
-            if bool(found) == ends:
+            if (isinstance(found, (Scope, Class, Function)) or _truth_of(found, part)) == ends:
                 return found
         return found
 
@@ -420,6 +415,15 @@ def _is_class(name: str) -> bool:
 
 def _is_property(function: Function) -> bool:
     return any(isinstance(one, ast.Name) and one.id in ("property", "cached_property") for one in _decorators(function))
+
+
+def _truth_of(value: Any, node: ast.expr) -> bool:
+    """Whether the value of `node` is true: an object is, unless its class may say otherwise. Raises `Undecided`."""
+    if isinstance(value, Instance) and value.made_of is not None and value.made_of.always_true:
+        return True
+    if isinstance(value, (Symbol, Instance, Scope, Class, Function)):
+        raise Undecided(named(text_of(node)))
+    return bool(value)
 
 
 def _is_static(function: Function) -> bool:

@@ -121,6 +121,12 @@ class Class:
         """The names of its methods, and of those of ancestors that the program has."""
         return frozenset(name for name, member in self.own.items() if isinstance(member, Function))
 
+    @property
+    def always_true(self) -> bool:
+        """Whether its objects are true: neither it nor an ancestor has a say in that."""
+        strange = (base for base in self.bases if "." in base and not base.endswith((".BaseModel", ".BaseSettings")))
+        return not self.changed and not {"__bool__", "__len__"} & self.own.keys() and not any(strange)
+
     @cached_property
     def asked_of_itself(self) -> frozenset[str]:
         """The names of attributes that its methods ask of itself."""

@@ -89,6 +89,14 @@ def test_an_unknown_mapping_leaves_the_run_open(tmp_path: Path) -> None:
     assert "somewhere()" in " ".join(one.message for one in reading.findings)
 
 
+def test_a_setting_that_a_call_gives_twice_is_an_error_as_it_is_to_python(tmp_path: Path) -> None:
+    reading = read(written(tmp_path, more="save_steps=5,\n    max_steps=9, save_steps=5,"))
+    (error,) = [one for one in reading.findings if one.severity == "error"]
+    assert (error.code, error.undecided, error.where[0].line) == ("BB008", False, 8)
+    assert error.native == "SyntaxError: keyword argument repeated: save_steps"
+    assert read(written(tmp_path, more="save_steps=5,")).verdict == "valid"
+
+
 def test_a_setting_of_a_class_of_the_program_is_its_own(tmp_path: Path) -> None:
     text = PROGRAM.format(micro=4, group=4, more="mine=3,").replace("args = GRPOConfig(", "args = Mine(")
     own = "\nfrom dataclasses import dataclass\n@dataclass\nclass Mine(GRPOConfig):\n    mine: int = 1\n"

@@ -73,6 +73,7 @@ def test_merge_keys_yield_to_own_keys(tmp_path: Path) -> None:
 
 BROKEN = {
     "no YAML": ("a: [1, 2\nb: }", "BB004", 2),
+    "a key without a colon": ("a: 1\nb:2\nc: 3", "BB004", 2),
     "a tab as indentation": ("a:\n\tb: 1", "BB004", 2),
     "two documents": ("a: 1\n---\nb: 2", "BB004", 2),
     "an undefined alias": ("a: 1\nb: *x", "BB004", 2),

@@ -23,7 +23,10 @@ PROBLEMS: Mapping[str, str] = {
     "BB007": (
         "more than 50,000 values with aliases expanded, nesting deeper than 64, or an alias inside its own value"
     ),
-    "BB008": "a key is set twice (a warning; the last one counts, as in PyYAML)",
+    "BB008": (
+        "a key is set twice (a warning; the last one counts, as in PyYAML), or given twice in a call of Python's "
+        "(an error)"
+    ),
     "BB009": "a value that cannot be read: a date that does not exist, a number of thousands of digits",
     "BB010": (
         "a launch script runs no training command, or a Python program builds no configuration, that an "

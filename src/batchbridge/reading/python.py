@@ -344,7 +344,7 @@ def _source(call: Call, program: Program, path: Path) -> Source:
         files=files,
         filtered=program.filters,
     )
-    problems = (*_loose(call), *_conditional(call), *_assumed(program, path))
+    problems = (*_repeated(call), *_loose(call), *_conditional(call), *_assumed(program, path))
     return Source(
         values=values,
         lines=lines,
@@ -394,6 +394,14 @@ def _ways(unknown: UnknownValue) -> tuple[Fix, ...]:
     """--env answers what is an environment variable: a name in capitals."""
     variables = [name for name in unknown.names if name.isidentifier() and name.isupper()]
     return tuple(Fix(f"give it: --env {name}=VALUE") for name in variables)
+
+
+def _repeated(call: Call) -> Iterable[Finding]:
+    for name in dict.fromkeys(name for name in call.named if call.named.count(name) > 1):
+        place = call.places.get(name, call.place)
+        message, native = f"{name} is given twice in one call", f"SyntaxError: keyword argument repeated: {name}"
+        where, ways = (Where(name, None, place.label, place.line),), (Fix(f"leave one {name} out"),)
+        yield Finding("BB008", "error", "config", message, where, ways, native=native)
 
 
 def _loose(call: Call) -> Iterable[Finding]:

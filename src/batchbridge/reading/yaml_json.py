@@ -73,7 +73,9 @@ def parse_yaml(text: str, file: str) -> Document:
     except RefusedFile as refused:
         document.problems.append(replace(refused.finding, where=_in_file(refused.finding, file)))
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        # A key without its colon is noticed where the next line begins.
+        of_key = error.context == "while scanning a simple key"
+        mark = (of_key and error.context_mark) or error.problem_mark or error.context_mark
         what = "; ".join(part for part in (error.context, error.problem) if part)
         wide = _WIDE_COLON.search(text)  # of a Chinese keyboard; what YAML notices is a later line
         place = text.count("\n", 0, wide.end()) if wide else mark.line if mark else None
