@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bashread.state import PYTHON_PATH, Shell
 from bashread.syntax import WORDS, assignments
-from bashread.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooManyCommands, Unknown, Word
+from bashread.values import DONE, MAX_TEXT, Array, AssociativeArray, NotBash, Outcome, TooManyCommands, Unknown, Word
 from bashread.words import array_of, fields, index, single
 
 if TYPE_CHECKING:
@@ -117,6 +117,12 @@ def declare(shell: Shell, node: Node) -> Outcome:
         if local and name_node is not None:
             _keep(shell, shell.raw(name_node))
         assign(shell, child, end)
+        if (
+            associative
+            and name_node is not None
+            and isinstance(array := shell.variables.get(shell.raw(name_node)), dict)
+        ):
+            shell.variables[shell.raw(name_node)] = AssociativeArray(array)
         if integer and name_node is not None:
             _as_number(shell, shell.raw(name_node), shell.at(child))
     for child in rest:
@@ -125,7 +131,7 @@ def declare(shell: Shell, node: Node) -> Outcome:
             if local:
                 _keep(shell, name)
             if local or associative:
-                shell.variables[name] = {}
+                shell.variables[name] = AssociativeArray() if associative else {}
     return DONE
 
 

@@ -271,7 +271,7 @@ class Shell:
     def copied(self) -> Variables:
         """The variables as they are now."""
         self.spend(sum(len(value) for value in self.variables.values() if isinstance(value, dict)))
-        return {name: dict(value) if isinstance(value, dict) else value for name, value in self.variables.items()}
+        return {name: value.copy() if isinstance(value, dict) else value for name, value in self.variables.items()}
 
     @contextlib.contextmanager
     def subshell(self) -> Iterator[None]:
@@ -297,7 +297,7 @@ class Shell:
         leaving: ExitLeft | ReturnLeft | LoopLeft | None = None
         printed = len(self.captured or ())
         for body in bodies:
-            variables = {n: dict(v) if isinstance(v, dict) else v for n, v in start[0].items()}
+            variables = {n: v.copy() if isinstance(v, dict) else v for n, v in start[0].items()}
             self.restore((variables, dict(start[1]), start[2]))
             try:
                 body()

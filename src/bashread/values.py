@@ -12,6 +12,7 @@ MAX_TEXT = 1 << 16
 """Longest value of one word or variable (characters)."""
 
 Array = dict[int | str, "Word"]
+"""An array; the keys of one that is associative are numbers where they are written as such."""
 
 
 class Word(NamedTuple):
@@ -25,6 +26,13 @@ class Word(NamedTuple):
     line: int
     open: bool = False
     many: bool = False
+
+
+class AssociativeArray(Array):
+    """An array whose keys are texts: of `declare -A`."""
+
+    def copy(self) -> AssociativeArray:
+        return AssociativeArray(self)
 
 
 class TooManyCommands(Exception):

@@ -15,7 +15,17 @@ from typing import Literal, NamedTuple
 from bashread.braces import braces
 from bashread.patterns import at_slash, trimmed
 from bashread.quotes import ansi_c, closing, find, matching
-from bashread.values import MAX_TEXT, Array, ExpansionScope, NotBash, TooManyCommands, Unknown, Word, names_of
+from bashread.values import (
+    MAX_TEXT,
+    Array,
+    AssociativeArray,
+    ExpansionScope,
+    NotBash,
+    TooManyCommands,
+    Unknown,
+    Word,
+    names_of,
+)
 
 
 class _Event(NamedTuple):
@@ -475,9 +485,11 @@ def keys_of(array: Array) -> list[int | str]:
 def index(array: Array, subscript: str, line: int, scope: ExpansionScope) -> int | str | None:
     """The key that `subscript` names; None where it is not decided."""
     scope.spend(len(array) // 4)
-    if any(isinstance(key, str) for key in array):
+    if isinstance(array, AssociativeArray) or any(isinstance(key, str) for key in array):
         key = single(subscript, line, scope)
-        return None if scope.unknowns.of(key) else key
+        if scope.unknowns.of(key):
+            return None
+        return int(key) if key.isascii() and key.isdigit() and str(int(key[:6])) == key else key
     number = scope.arithmetic(subscript, line)
     if scope.unknowns.of(number):
         return None
