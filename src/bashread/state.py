@@ -321,7 +321,7 @@ class Shell:
         return Outcome(None, unknown)
 
     def _agreed(self, ends: Sequence[Variables], unknown: Sequence[Unknown], line: int) -> Variables:
-        """What several ends of one way have in common; the rest depends on `unknown`."""
+        """The variables that several ends of one way have in common; the others depend on `unknown`."""
         merged: Variables = {}
         for name in dict.fromkeys(name for end in ends for name in end):
             values = [end.get(name) for end in ends]
