@@ -41,8 +41,8 @@ FORKS = (
     TrainerFork(
         "ms_swift",
         "ms-swift's GRPOTrainer replaces TRL's generation, scoring, micro-batches and loss by its own; those of 4.6.0 "
-        "are enforced where its settings have a meaning in TRL (docs/trl.md), and nothing else of it; train with "
-        f"TRL's own GRPOTrainer: {_DERIVED}",
+        "are taken in every mode where its settings have a meaning in TRL (docs/trl.md), and nothing else of it; train "
+        f"with TRL's own GRPOTrainer: {_DERIVED}",
         lambda cls: cls.__module__.partition(".")[0] == "swift" and "GRPO" in cls.__name__,
     ),
 )

@@ -5,7 +5,7 @@ rlhf_mixin.py, args_mixin.py), swift/trainers/mixin.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from batchbridge.kit import Code, Request
@@ -53,6 +53,8 @@ AS_TRL: Mapping[str, Any] = {
     "use_bias_correction_kl": (False,),
     "cast_lm_head_to_fp32": (False,),
 }
+_LOGGED = frozenset({"log_entropy"})
+"""Settings of `AS_TRL` that only log: a run that is not enforced has them as natively."""
 _KL_CLAMP = 10.0
 
 _OF_A_TEACHER = frozenset({"teacher_prompt", "teacher_images"})
@@ -76,26 +78,25 @@ def unknown(trainer: object) -> str | None:
     return "its functions are not those of a release that is known here"
 
 
-def of_settings(args: Any) -> str | None:
-    """The first setting that is not followed; None where there is none."""
+def of_settings(args: Any, *, but: Collection[str] = ()) -> str | None:
+    """The first setting that is not followed; None where there is none. but: settings that are."""
     for name, values in AS_TRL.items():
-        if hasattr(args, name) and getattr(args, name) not in values:
+        if name not in but and hasattr(args, name) and getattr(args, name) not in values:
             return f"{name} = {getattr(args, name)!r} is not followed: leave it out"
     return None
 
 
 def objection(trainer: Any, request: Request) -> str | None:
-    """The first of what is asked of ms-swift's trainer that is not followed; None where it is enforced as it is."""
+    """The first of what is asked of ms-swift's trainer that is not followed; None where it is taken as it is."""
     return next(_objections(trainer, request), None)
 
 
 def _objections(trainer: Any, request: Request) -> Iterator[str]:
-    mode, spec, args, template = request.mode, request.spec, trainer.args, trainer.template
-    if mode != "enforce":
-        yield f'mode="{mode}" reads rows where TRL has them, and this trainer has them elsewhere: use mode="enforce"'
-    if (said := of_settings(args)) is not None:
+    spec, args, template = request.spec, trainer.args, trainer.template
+    enforced = request.mode == "enforce"
+    if (said := of_settings(args, but=() if enforced else _LOGGED)) is not None:
         yield said
-    if spec.micro_batch.tokens_per_device or spec.micro_batch.forward_tokens_per_device:
+    if enforced and (spec.micro_batch.tokens_per_device or spec.micro_batch.forward_tokens_per_device):
         yield "it scores rollouts in parts of per_device_train_batch_size rows: leave budgets of tokens out"
     if spec.objective.surrogate not in ("ppo", "cispo"):
         yield f"its loss of the surrogate {spec.objective.surrogate} is not known to be TRL's"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from batchbridge.kit import Request, fingerprint
+from batchbridge.kit.measuring import Rows
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.worker_layer import Seam
@@ -21,7 +22,7 @@ from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import StepRow, TrlLayer, facts_of
 from batchbridge_trl.watching import rows_of
 
-_ROW = "batchbridge_row"
+ROW = "batchbridge_row"
 """Key added to the rollout dict: a row number that rides through TRL's shuffle and split to the loss."""
 
 
@@ -122,24 +123,42 @@ class TrlObserver(TrlLayer):
             # Micro-steps of one rollout: steps_per_generation * num_iterations.
             done = trainer.state.global_step * trainer.args.gradient_accumulation_steps
             self._rollout = done // (trainer.args.steps_per_generation * trainer.num_iterations)
-        columns = rows_module.known_columns(self._watch.in_completions(output))
+        columns = self.columns_of(output)
         self.hold_advantages(columns["advantages"], first)
         rewards = self._tap.rewards[first : first + rows].tolist()
         self._facts = facts_of(columns, self._tap.completion_ids, rewards)
         self._row_prompts = [(prompt, (first + row) % group) for row, prompt in enumerate(self._prompts)]
         self._generated_at_step = trainer.state.global_step
         self._generated = {name: columns[name].clone() for name in PAIRED}
-        return {**output, _ROW: torch.arange(rows, device=output["completion_ids"].device)}
+        return self.numbered(output, torch.arange(rows, device=columns["completion_ids"].device))
+
+    def columns_of(self, output: Any) -> rows_module.TensorsByName:
+        """The columns of a rollout, or of a part of it, as the trainer has them."""
+        return rows_module.known_columns(self._watch.in_completions(output))
+
+    def numbered(self, output: Any, numbers: torch.Tensor) -> Any:
+        """The rollout with the number of each of its rows, which rides to the loss."""
+        return {**output, ROW: numbers}
+
+    def columns_in_loss(self, inputs: Any) -> Mapping[str, torch.Tensor]:
+        """The columns that a loss takes."""
+        columns: Mapping[str, torch.Tensor] = inputs
+        return columns
+
+    def expected(self, inputs: Any) -> Rows:
+        """The rows of a loss, and what they are meant to train."""
+        return rows_of(self._trainer, inputs)
 
     def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         trainer = self._trainer
-        if not trainer.model.training or _ROW not in inputs or not self._row_prompts:
+        if not trainer.model.training or ROW not in inputs or not self._row_prompts:
             return self.native["compute_loss"](model, inputs, *args, **kwargs)
-        tokens = rows_module.loss_mask(inputs).sum(1).tolist()
-        numbers = inputs[_ROW].tolist()
+        expected, columns = self.expected(inputs), self.columns_in_loss(inputs)
+        tokens = expected.mask.sum(1).tolist()
+        numbers = inputs[ROW].tolist()
         facts = [self._facts[number] for number in numbers]
-        for row in (exchanged := exchanged_rows(self._generated, inputs, numbers)):
-            facts[row] = {**facts[row], **facts_of_loss(inputs, row)}
+        for row in (exchanged := exchanged_rows(self._generated, columns, numbers)):
+            facts[row] = {**facts[row], **facts_of_loss(columns, row)}
         if exchanged:
             named = [
                 f"{sample} of prompt {prompt}"
@@ -166,7 +185,7 @@ class TrlObserver(TrlLayer):
                 for number, count, told in zip(numbers, tokens, facts, strict=True)
             ]
         )
-        with self._watch.expecting(rows_of(trainer, inputs)):
+        with self._watch.expecting(expected):
             return self.native["compute_loss"](model, inputs, *args, **kwargs)
 
 

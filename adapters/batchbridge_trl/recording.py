@@ -117,7 +117,8 @@ class TrlLayer(WorkerLayer, TrainerCallback):  # type: ignore[misc]  # transform
         if is_swift(self._trainer):
             from batchbridge_trl import swift_rows
 
-            swift_rows.prepare(self._trainer, self._patches)
+            if self._orders.mode == "enforce":
+                swift_rows.prepare(self._trainer, self._patches)
             tap = swift_rows.SwiftTap
         self._watch = probe_of(self._trainer)(self._trainer, self._orders.trained.objective, self._patches)
         self._tap = tap(self._trainer, self._patches)

@@ -47,7 +47,6 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
     from batchbridge_trl.engine import Enforcer
     from batchbridge_trl.finished import Restart
     from batchbridge_trl.notes import not_known, not_replayed, not_resumable
-    from batchbridge_trl.observe import TrlObserver
     from batchbridge_trl.overrides import said_of_overrides
 
     if request.mode == "enforce":
@@ -58,9 +57,21 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         said = said_of_overrides(trainer, request.allow)
         notes = [*said, *not_known(trainer), *not_replayed(trainer), *not_resumable(trainer), *enforcer.notes()]
         return Patched(left_different=left, notes=notes, detach=enforcer.close, probe=enforcer.probe)
-    observer = TrlObserver(trainer, request, patches, version)
+    observer = _observer_of(trainer)(trainer, request, patches, version)
     observer.attach()
     return Patched(detach=observer.close)
+
+
+def _observer_of(trainer: Any) -> Any:
+    """The class that observes a trainer."""
+    from batchbridge_trl.ms_swift import is_swift
+    from batchbridge_trl.observe import TrlObserver
+
+    if not is_swift(trainer):
+        return TrlObserver
+    from batchbridge_trl.swift_steps import SwiftObserver  # of trainers of ms-swift's alone
+
+    return SwiftObserver
 
 
 def _prompts(trainer: Any) -> Sequence[Any]:

@@ -58,15 +58,20 @@ class SwiftTap(RewardTap):
             # It scores in as many parts as a generation has steps.
             steps = -(-len(inputs) // trainer.args.per_device_train_batch_size)
             with temporarily(trainer.args, steps_per_generation=steps):
-                made = _flat(native(inputs), trainer.accelerator.device)
-            ids, mask = made["completion_ids"].tolist(), made["completion_mask"].sum(1).tolist()
-            self.completion_ids = [row[:count] for row, count in zip(ids, mask, strict=True)]
-            return made
+                return self.columns_of(native(inputs))
 
         return generate
 
+    def columns_of(self, rollout: Sequence[Mapping[str, Any]]) -> Columns:
+        """The rollout's micro-batches in TRL's columns; the tokens of its completions are kept."""
+        made = flat(rollout, self._trainer.accelerator.device)
+        ids, mask = made["completion_ids"].tolist(), made["completion_mask"].sum(1).tolist()
+        self.completion_ids = [row[:count] for row, count in zip(ids, mask, strict=True)]
+        return made
 
-def _flat(parts: Sequence[Mapping[str, Any]], device: Any) -> Columns:
+
+def flat(parts: Sequence[Mapping[str, Any]], device: Any) -> Columns:
+    """ms-swift's micro-batches in TRL's columns. Raises `ValueError` where rows are not read."""
     rows = [row for part in parts for row in _rows(part["model_inputs"], part["grpo_batch"])]
     made: Columns = {}
     for name in rows[0]:

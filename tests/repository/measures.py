@@ -265,7 +265,7 @@ ADAPTER_RUNNING = """
     completions candidates candidates_v1 membership turns answers images exchange shares sharding sharing
     shared_prompts sequences rings weights carriers loss_terms reward_tap advantages clock checkpoints compute_time
     found_budget measured_passes
-    padding_free deepspeed sharded_files own_methods swift_rows unsloth_code unsloth_settings unsloth_steps
+    padding_free deepspeed sharded_files own_methods swift_rows swift_steps unsloth_code unsloth_settings unsloth_steps
     whole copied_steps
 """
 """Files and folders of adapters that `run`, `wrap`, `observe` and `try` need."""

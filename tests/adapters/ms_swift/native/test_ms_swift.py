@@ -18,7 +18,7 @@ import torch
 from swift.arguments.rlhf_args import RLHFArguments
 from transformers import TrainerCallback
 
-from batchbridge import BatchDrift, CannotAttach, wrap
+from batchbridge import BatchDrift, CannotAttach, unwrap, wrap
 from batchbridge.kit.proven import evidence_here, folder_of
 from batchbridge.ledger import diff
 from batchbridge.testing.tiny import tiny_policy
@@ -215,6 +215,7 @@ def test_two_ranks_under_ddp_have_the_oracles_gradient(tmp_path: Path) -> None:
 # ---- what is refused
 
 
+LOGGED = ("log_entropy",)
 OTHERWISE: dict[str, Any] = {
     **dict.fromkeys(("use_vllm", "async_generate", "dynamic_sample", "overlong_filter", "kl_in_reward"), True),
     **dict.fromkeys(("log_entropy", "log_rollout_offpolicy_metrics", "use_liger_kernel", "use_gym_env"), True),
@@ -258,13 +259,21 @@ def test_a_setting_that_is_not_followed_is_refused_by_its_name(
     assert ms_swift.of_settings(built_once.args) is None
     monkeypatch.setattr(built_once.args, name, OTHERWISE[name], raising=False)
     assert name in str(ms_swift.of_settings(built_once.args))
-    said = said_of(built_once)
-    assert said is None or name in said  # the reading may have refused it before
+    for mode in ("enforce", "verify", "observe"):
+        if mode == "enforce" or name not in LOGGED:
+            said = said_of(built_once, mode=mode)
+            assert said is None or name in said  # the reading may have refused it before
 
 
 @pytest.mark.parametrize("mode", ["observe", "verify"])
-def test_rows_of_another_trainer_are_not_observed(built_once: Any, mode: str) -> None:
-    assert f'mode="{mode}"' in str(said_of(built_once, mode=mode))
+def test_a_setting_that_only_logs_is_refused_where_the_run_is_enforced_alone(
+    built_once: Any, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    monkeypatch.setattr(built_once.args, "log_entropy", True)
+    assert "log_entropy" in str(said_of(built_once))
+    unwrap(wrap(built_once, mode=mode))
+    monkeypatch.setattr(built_once.args, "dynamic_sample", True)
+    assert "dynamic_sample" in str(said_of(built_once, mode=mode))
 
 
 def test_a_column_for_a_teacher_is_refused(built_once: Any, monkeypatch: pytest.MonkeyPatch) -> None:
