@@ -244,9 +244,9 @@ KIT_RUNNING = """
     enforced_fields foreseen found_budgets gradient_origins gradient_sketches identified_rows joined_rows lifecycle
     measured_passes measuring
     model_inputs new_start objectives observing optimizer_groups own_terms packable packed_batches packing
-    patches probing producers proven ranks refusals refused replicas reporting rollout_observer rounding row_digests
-    step_cost step_driver step_probe ticked_schedule update_layer update_probe whole_state worker_layer workers
-    workers_ray
+    patches probing producers proven rank_ledger ranks refusals refused replicas reporting rollout_observer rounding
+    row_digests step_cost step_driver step_probe ticked_schedule update_layer update_probe whole_state worker_layer
+    workers workers_ray
 """
 """Modules of the kit that wrapped and observed runs consist of."""
 ADAPTER_READING = """

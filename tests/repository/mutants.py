@@ -94,6 +94,12 @@ _CORE = (
         "tests/core/test_recorder.py",
     ),
     (
+        "kit/rank_ledger",
+        "if refused or self._required:",
+        "if refused:",
+        "tests/core/test_recorder.py",
+    ),
+    (
         "kit/step_driver",
         "[divmod(position, group) for position in step.positions]",
         "[divmod(position, group) for position in step.positions[1:]]",

@@ -18,7 +18,7 @@ ACTING = {
         *("before_update", "carried_rows", "checkpoints", "clipping", "drift", "identified_rows", "lifecycle"),
         *("measuring", "model_inputs"),
         *("native_steps", "objectives", "packable", "packed_batches", "packing", "patches", "probing", "ranks"),
-        *("new_start", "optimizer_groups", "own_terms", "producers", "row_digests"),
+        *("new_start", "optimizer_groups", "own_terms", "producers", "rank_ledger", "row_digests"),
         *("gradient_origins", "gradient_sketches", "replicas", "schedules", "step_cost", "step_driver", "step_probe"),
         *("token_budgets",),
         *("ticked_schedule", "torch_random", "update_layer", "update_probe", "worker_layer", "workers"),

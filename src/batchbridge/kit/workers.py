@@ -6,35 +6,30 @@ against the plan and writes them down with a `Recorder`.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
-import sys
 import uuid
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from batchbridge.contract import plugins
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Mode
 from batchbridge.contract.reading import Padding as Layout
-from batchbridge.errors import BatchDrift, LedgerError
-from batchbridge.kit import new_start
+from batchbridge.errors import BatchDrift
 from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan, compare_with_stock
-from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.kit.rank_ledger import RankLedger
+from batchbridge.ledger import Header, StepRecord, digest_floats, fingerprint
 from batchbridge.ledger.numbers import PaddingTokens, StepNumbers
-from batchbridge.ledger.records import try_to_write
 from batchbridge.meaning.candidates import CandidatePlan, keyed, plan_of
 from batchbridge.meaning.plan import Plan, StepPlan
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.stock_run import OwnOrder, StockMembership, same_sizes
 from batchbridge.meaning.weights import Normaliser
-from batchbridge.running.launch import LOST, arrived
 
 LEDGER_VARIABLE = "BATCHBRIDGE_LEDGER"
 """The environment variable that asks for the ledger, as "required": where it cannot be written, the run ends."""
@@ -200,18 +195,9 @@ def read_places(
     rows: by their place in the batch; None is a filler row. parts: the places of each micro-batch. Raises `ValueError`
     where not exactly the step's rows were seen.
     """
-    places = [place for part in parts for place in part]
-    if sorted(places) != sorted(rows):
+    if sorted(place for part in parts for place in part) != sorted(rows):
         raise ValueError("other rows reached the loss than the step has")
-    objections = []
-    numbers = [number for number, part in enumerate(parts) for _ in part]
-    for place, number, measured in zip(places, numbers, (one for part in seen for one in part), strict=True):
-        row = rows[place]
-        if row is not None:
-            row.measured(measured, number)
-        elif measured.departure > measured.tolerance:
-            objections.append(FILLER_GRADIENT)
-    return objections
+    return read_off([[rows[place] for place in part] for part in parts], seen)
 
 
 FILLER_GRADIENT = "a filler row, which has nothing to train, got a gradient"
@@ -258,13 +244,10 @@ class Recorder:
         world_size: int,
         gather: Callable[[Sequence[tuple[Any, ...]]], list[tuple[Any, ...]]],
     ) -> None:
-        self._framework, self._orders, self._rank, self._world_size = framework, orders, rank, world_size
-        self._gather = gather
-        self._writer: Writer | None = None
+        self._orders, self._rank, self._gather = orders, rank, gather
+        self._ledger = _ledger_of(framework, orders, rank, world_size)
         self._next_step = 0
         self._ended = False
-        self._lost: int | None = None
-        """The first optimizer step that is not in the ledger, since it could not be written any more."""
         self.plan = orders.plan()
         self._stock = orders.stock(self.plan)
         self.numbers: list[StepNumbers] = []
@@ -282,46 +265,13 @@ class Recorder:
         """The check (`LedgerError`) that a start at this step can write the ledger, before anything is generated.
         Collective. checkpoint: finds a finished one of an earlier start. Returns what to tell the user: an earlier
         ledger that nothing can go on with is set aside."""
-        self._next_step, ledger = step, self._orders.ledger
-        if ledger is None:
-            return []
-        mine = [] if self._rank else [_made_way(ledger, checkpoint) if not step else ()]
-        (told,) = self._gather(mine)
-        if len(told) == len(_Refused._fields):
-            raise LedgerError(*told)
-        new_start.begun(ledger)
-        Writer.place(ledger, self._header(step))
-        try_to_write(ledger, leave_folder=True)
-        return list(told)
+        self._next_step = step
+        return [] if self._ledger is None else self._ledger.begin(step, checkpoint, self._gather)
 
     def close(self) -> None:
         """Closes the ledger."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        if self._lost is not None:
-            _say(f"{_LOST} from optimizer step {self._lost} on")
-            self._lost = None
-
-    def _append(self, folder: Path, step: int, record: StepRecord) -> None:
-        """Writes a record. A disk that is full ends the ledger, not the run, unless the user asks for the ledger, or
-        the run is observed for nothing else."""
-        if self._lost is not None:
-            return
-        try:
-            writer = self._opened(folder, step)
-            writer.require_file()
-            writer.append(record)
-        except LedgerError as error:
-            refused = self._writer is None and not isinstance(error.__cause__, OSError)
-            if refused or self._orders.ledger_required or self._orders.mode == "observe":
-                raise
-            told = f"{_LOST} from optimizer step {step} on, and the run goes on: {error}"
-            _say(told)
-            with contextlib.suppress(OSError):
-                arrived(f"{LOST}-{self._rank}-{os.getpid()}", told)
-            self.close()
-            self._lost = step
+        if self._ledger is not None:
+            self._ledger.close()
 
     def compare(
         self,
@@ -442,8 +392,8 @@ class Recorder:
             self._keep(step, [one for one in told if len(one) != width], paddings)
         if self._ended:  # while this step was looked at
             return
-        if self._orders.ledger is not None:
-            self._append(self._orders.ledger, step, record)
+        if self._ledger is not None:
+            self._ledger.append(record)
         self._next_step = step + 1
         for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
             warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
@@ -451,32 +401,29 @@ class Recorder:
     def end_observing(self, why: str) -> None:
         """Says in the ledger that nothing is observed from the next step on, and closes it. Raises `LedgerError`."""
         self._ended = True
-        if self._orders.ledger is not None:
-            self._opened(self._orders.ledger, self._next_step).end(why)
+        if self._ledger is not None:
+            self._ledger.end(self._next_step, why)
         self.close()
 
-    def _opened(self, folder: Path, step: int) -> Writer:
-        if self._writer is None:
-            self._writer = Writer(folder, self._header(step))
-            # A run that raises closes nothing. Of the writer alone: what else is here leads to a trainer.
-            weakref.finalize(self, self._writer.close)
-        return self._writer
 
-    def _header(self, step: int) -> Header:
-        return Header(
-            framework=self._framework,
-            framework_version=self._orders.framework_version,
-            mode=self._orders.mode,
-            spec=self._orders.spec,
-            dataset_size=self._orders.dataset_size,
-            world_size=self._world_size,
-            rank=self._rank,
-            started="resumed" if step else "fresh",
-            at_step=step,
-            start_id=self._orders.start_id,
-            evidence=self._orders.evidence,
-            prompts=self._orders.prompts,
-        )
+def _ledger_of(framework: str, orders: Orders, rank: int, world_size: int) -> RankLedger | None:
+    """The ledger of a rank; None where none is written."""
+    if orders.ledger is None:
+        return None
+    first = Header(
+        framework=framework,
+        framework_version=orders.framework_version,
+        mode=orders.mode,
+        spec=orders.spec,
+        dataset_size=orders.dataset_size,
+        world_size=world_size,
+        rank=rank,
+        start_id=orders.start_id,
+        evidence=orders.evidence,
+        prompts=orders.prompts,
+    )
+    # An observed run is made for its ledger alone.
+    return RankLedger(orders.ledger, first, required=orders.ledger_required or orders.mode == "observe")
 
 
 def _columns(told: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
@@ -488,28 +435,6 @@ WAYS_ON = (
     'mode="observe" records such a run and holds nothing, mode="enforce" makes it train what its configuration says'
 )
 """The ways on from a departure in mode "verify", as the end of a sentence."""
-_LOST = "the run is not in its ledger"
-
-
-def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal's log may lie on the disk that is full
-        print(f"batchbridge: {line}", file=sys.stderr, flush=True)
-
-
-class _Refused(NamedTuple):
-    """A refusal to set a ledger aside, as it is told to the other ranks."""
-
-    what: str
-    file: Path | str
-
-
-def _made_way(ledger: Path, checkpoint: Callable[[], Path | None]) -> tuple[Any, ...]:
-    """(note,), an empty tuple, or `_Refused`: every rank hears of it."""
-    try:
-        note = new_start.make_way(ledger, checkpoint())
-    except LedgerError as error:
-        return _Refused(error.what, error.file)
-    return () if note is None else (note,)
 
 
 def _told(row: SeenRow) -> tuple[int, int, int, float | None]:
