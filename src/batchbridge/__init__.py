@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.comparing.convert import FieldReport as FieldReport
     from batchbridge.comparing.convert import convert as convert
     from batchbridge.comparing.diff_sources import diff as diff
-    from batchbridge.comparing.scale import Choice as Choice
+    from batchbridge.comparing.legal_choices import Choice as Choice
     from batchbridge.comparing.scale import Scaling as Scaling
     from batchbridge.comparing.scale import scale as scale
     from batchbridge.contract.adapter import Adapter as Adapter

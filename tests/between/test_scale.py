@@ -20,7 +20,8 @@ from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 import batchbridge
 from batchbridge.comparing.convert import convert_to
 from batchbridge.comparing.effects import leaves
-from batchbridge.comparing.scale import MAX_DEVICES, MAX_JUDGED, MOST, RANKING, Choice, Scaling, scale, scale_with
+from batchbridge.comparing.legal_choices import MAX_JUDGED, Choice
+from batchbridge.comparing.scale import MAX_DEVICES, MOST, RANKING, Scaling, scale, scale_with
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.reading.read import read_source

@@ -14,7 +14,8 @@ from batchbridge.comparing.convert import Conversion, account
 from batchbridge.comparing.edit_file import KeyChange, convert_into, decoded
 from batchbridge.comparing.edit_text import lines_in
 from batchbridge.comparing.edit_words import edit_script
-from batchbridge.comparing.scale import Choice, Scaling
+from batchbridge.comparing.legal_choices import Choice
+from batchbridge.comparing.scale import Scaling
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotEdit

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from batchbridge.comparing.comparison import Comparison, Difference
     from batchbridge.comparing.convert import Conversion, FieldReport
     from batchbridge.comparing.edit_file import EditedFile, KeyChange
-    from batchbridge.comparing.scale import Choice, Scaling
+    from batchbridge.comparing.legal_choices import Choice
+    from batchbridge.comparing.scale import Scaling
     from batchbridge.contract.reading import Reading, Written
     from batchbridge.diagnosis import Diagnosis
     from batchbridge.meaning.findings import Fix
