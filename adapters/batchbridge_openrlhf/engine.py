@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchbridge import BatchDrift, CannotAttach
-from batchbridge.kit import CandidatePlan, Normaliser, Row, StepPlan, proven, worker_layer
+from batchbridge.kit import CandidatePlan, Normaliser, Row, proven, worker_layer
 from batchbridge.kit.optimizer_groups import applied_rate
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
@@ -43,6 +43,8 @@ from batchbridge_openrlhf.turns import (
     PlannedStep,
     ReplayedCompletion,
     facts_of,
+    filler_of,
+    name_passes,
 )
 
 if TYPE_CHECKING:
@@ -268,17 +270,12 @@ class OpenRlhfEngineLayer(WorkerLayer):
     def _filler(self, held: Sequence[Sequence[ReplayedCompletion]]) -> int:
         """The place of a row that weighs nothing: the shortest completion with an empty mask, at the buffer's end.
         Collective where a rank holds nothing."""
-        import torch
-
         buffer = self._buffer
         mine = min(held[self._rings.replica], key=lambda row: row.all_tokens, default=None)
         model: Any = None if mine is None else buffer.items[mine.index]
         if not all(held):
             model = next(part for (part,) in self._rings.lists([model]) if part is not None)
-        filler = copy.copy(model)
-        filler.action_mask = torch.zeros_like(filler.action_mask)
-        filler.info = {**filler.info, IDENTITY: torch.tensor(NOBODY)}
-        buffer.items.append(filler)
+        buffer.items.append(filler_of(model))
         return len(buffer.items) - 1
 
     # ---- one micro-batch, one optimizer step
@@ -405,7 +402,7 @@ class OpenRlhfEngineLayer(WorkerLayer):
         self._index = int(self._engine.global_steps) if turn is None else turn.step.index
         self._normaliser = None if turn is None else turn.normaliser
         if turn is not None:
-            self._name_passes(turn.step)
+            name_passes(self._rows, turn.step, self._orders.spec.rollout.completions_per_prompt)
 
     def _goes_on(self) -> bool:
         """Whether every process still reads what is trained. Collective where the run is observed alone."""
@@ -453,16 +450,6 @@ class OpenRlhfEngineLayer(WorkerLayer):
 
     def _forget(self) -> None:
         self._parts, self._facts, self._others, self._looked = [], [], [], False
-
-    def _name_passes(self, step: StepPlan) -> None:
-        """Names of the rows' passes, as the plan counts: what one pass drops does not shift the next one's number."""
-        group = self._orders.spec.rollout.completions_per_prompt
-        passes: dict[int, deque[int]] = {}
-        for member, place in zip(step.members, step.positions, strict=True):
-            passes.setdefault(place, deque()).append(member.pass_index)
-        for row in self._rows:
-            if left := passes.get(row.position * group + row.sample):
-                row.pass_index = left.popleft()
 
     def _skip_empty(self) -> None:
         """Steps without a token are not an update; each gets its record when its turn comes."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from batchbridge.kit import Length, Normaliser, StepPlan
-from batchbridge.kit.workers import facts
+from batchbridge.kit.workers import TrainedRow, facts
 
 if TYPE_CHECKING:
     from batchbridge_openrlhf.watching import OpenRlhfStepInputs
@@ -68,6 +70,27 @@ def identify(experience: Any, *, rollout: int, prompt: int, position: int, sampl
 
     experience.info[IDENTITY] = torch.tensor([[rollout, prompt, position, sample, prompt_tokens]])
     return experience
+
+
+def filler_of(item: Any) -> Any:
+    """A row that weighs nothing: the experience of one completion with an empty mask, and nobody's."""
+    import torch
+
+    filler = copy.copy(item)
+    filler.action_mask = torch.zeros_like(item.action_mask)
+    filler.info = {**item.info, IDENTITY: torch.tensor(NOBODY)}
+    return filler
+
+
+def name_passes(rows: Iterable[TrainedRow], step: StepPlan, completions_per_prompt: int) -> None:
+    """Gives an optimizer step's rows the passes that the plan counts: what one pass drops does not shift the next one's
+    number."""
+    passes: dict[int, deque[int]] = {}
+    for member, place in zip(step.members, step.positions, strict=True):
+        passes.setdefault(place, deque()).append(member.pass_index)
+    for row in rows:
+        if left := passes.get(row.position * completions_per_prompt + row.sample):
+            row.pass_index = left.popleft()
 
 
 NO_FACTS: Mapping[str, Any] = dict.fromkeys(
