@@ -28,6 +28,7 @@ from batchbridge.kit import Normaliser, Request, StepPlan, group_advantages, wal
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
 from batchbridge.kit.ranks import waited_too_long
+from batchbridge.kit.ticked_schedule import TickedSchedule
 from batchbridge.kit.worker_layer import Seam
 from batchbridge_trl import releases, sharded_files
 from batchbridge_trl import rows as rows_module
@@ -138,7 +139,7 @@ class Enforcer(TrlLayer):
         super().close()
         trainer = self._trainer
         trainer._buffered_inputs = None
-        if isinstance(trainer.lr_scheduler, _RolloutTicks):  # the user's own, handed in as `optimizers`
+        if isinstance(trainer.lr_scheduler, TickedSchedule):  # the user's own, handed in as `optimizers`
             trainer.lr_scheduler = trainer.lr_scheduler.native
 
     def notes(self) -> list[str]:
@@ -229,9 +230,14 @@ class Enforcer(TrlLayer):
 
     def _scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         self.native["create_scheduler"](self._plan.total_rollouts, optimizer)
-        if not isinstance(self._trainer.lr_scheduler, _RolloutTicks):
-            self._trainer.lr_scheduler = _RolloutTicks(self._trainer.lr_scheduler, self._trainer, self._plan)
-        return self._trainer.lr_scheduler
+        trainer = self._trainer
+        if not isinstance(trainer.lr_scheduler, TickedSchedule):
+            trainer.lr_scheduler = TickedSchedule(trainer.lr_scheduler, self._ticks)
+        return trainer.lr_scheduler
+
+    def _ticks(self) -> bool:
+        """Whether the optimizer step that is just over moves the learning rate."""
+        return self._plan.step(self._trainer.state.global_step).lr_tick
 
     # ---- the optimizer step
 
@@ -490,17 +496,3 @@ class Enforcer(TrlLayer):
         if checkpoint is not None:
             sharded_files.check_loaded(self._trainer, Path(checkpoint))
             self._holds_others = self._checkpoints.load(Path(checkpoint))
-
-
-class _RolloutTicks:
-    """A learning rate scheduler that advances only after the last optimizer step of a rollout."""
-
-    def __init__(self, scheduler: Any, trainer: Any, plan: Plan) -> None:
-        self.native, self._trainer, self._plan = scheduler, trainer, plan
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.native, name)
-
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        if self._plan.step(self._trainer.state.global_step).lr_tick:
-            self.native.step(*args, **kwargs)

@@ -11,15 +11,15 @@ from typing import Any
 
 
 class TickedSchedule:
-    """A learning-rate schedule that moves when `due` says so."""
+    """A learning-rate schedule that moves when `due` says so. native: the one that moves with every call."""
 
     def __init__(self, native: Any, due: Callable[[], bool]) -> None:
-        self._native, self._due = native, due
+        self.native, self._due = native, due
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._native, name)
+        return getattr(self.native, name)
 
-    def step(self) -> None:
+    def step(self, *arguments: Any, **options: Any) -> None:
         """The native clock's step, called after every call of the native function."""
         if self._due():
-            self._native.step()
+            self.native.step(*arguments, **options)
