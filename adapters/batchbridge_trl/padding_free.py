@@ -16,15 +16,11 @@ import torch
 
 from batchbridge import BatchDrift
 from batchbridge.kit import Request
+from batchbridge.kit.packable import ROUGH, TOLERANCE, not_proven
 from batchbridge.kit.packing import ATTENTION, PackedModel, PackedRows, attending, language_model
 from batchbridge_trl.ms_swift import is_swift
 from batchbridge_trl.releases import LogprobMethod
 
-FAMILIES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
-"""`model_type` of the families whose gradients were held against the oracle."""
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""The bound of packed from padded log-probabilities; of other types `ROUGH`, which a slight fault may pass."""
-ROUGH = 0.25
 END_TO_END = "completions end to end"
 """The name of this change of a trainer."""
 
@@ -51,19 +47,11 @@ def objection(trainer: Any) -> str | None:
 
 
 def _of_config(config: Any) -> str | None:
-    if config.model_type not in FAMILIES:
-        return (
-            f"packed passes are proven for {', '.join(FAMILIES)}, and this model is of the family {config.model_type}"
-        )
+    if (why := not_proven(config)) is not None:
+        return why
     if config._attn_implementation not in ATTENTION:
         named = " or ".join(ATTENTION)
         return f"attention is {config._attn_implementation}: load the model with attn_implementation {named}"
-    kinds = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
-    if kinds or (getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)):
-        return "some of the model's layers attend to a sliding window, for which packed passes are not proven"
-    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if (kind := scaling.get("rope_type", scaling.get("type"))) in ("dynamic", "longrope"):
-        return f"rotary positions of kind {kind} depend on the longest row of a pass"
     return None
 
 
@@ -139,7 +127,7 @@ class PaddingFree:
             model.train(training)
         off = float(((free - padded) * mask[:, -width:]).abs().max())
         kind = torch.get_autocast_dtype(ids.device.type) if self._autocast else next(model.parameters()).dtype
-        if not off <= TOLERANCE.get(kind, ROUGH):
+        if not off <= TOLERANCE.get(str(kind), ROUGH):
             raise BatchDrift(
                 self._trainer.state.global_step,
                 "padding",

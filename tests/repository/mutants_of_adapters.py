@@ -55,7 +55,7 @@ TRL: Mapping[str, Rows] = {
         ),
         (
             "padding_free",
-            "if not off <= TOLERANCE.get(kind, ROUGH):",
+            "if not off <= TOLERANCE.get(str(kind), ROUGH):",
             "if off < 0:",
             f"{_TRL}/test_padding_free.py -k sees_something_else_is_seen",
         ),
