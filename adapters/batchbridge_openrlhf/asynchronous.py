@@ -17,6 +17,7 @@ from typing import Any
 
 from batchbridge import CannotAttach, Source
 from batchbridge.kit import Context, Request
+from batchbridge.kit.code_names import has_base
 from batchbridge.kit.lifecycle import Patched, Runtime
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import orders_of
@@ -28,7 +29,7 @@ TRAINER = ("openrlhf.trainer.ppo_trainer_async", "PPOTrainerAsync")
 
 def is_whole(trainer: object) -> bool:
     """Whether `trainer` is a `PPOTrainerAsync`, inside its Ray actor."""
-    return any((base.__module__, base.__name__) == TRAINER for base in type(trainer).__mro__)
+    return has_base(trainer, *TRAINER)
 
 
 def runtime_of(trainer: Any, request: Request) -> Runtime:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import batchbridge.kit.versions  # `check` imports this module, and importlib.metadata brings email and sockets
 from batchbridge import CannotAttach, Reading, Source, Spec
 from batchbridge.kit import CandidatePlan, Context, Request, run_of_critic, walk
+from batchbridge.kit.code_names import has_base
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import own_spec
@@ -31,16 +32,12 @@ OFF = 1e30
 
 def is_driver(trainer: object) -> bool:
     """Whether `trainer` is a `PPOTrainer`, inside its Ray actor."""
-    return _has_base(trainer, "openrlhf.trainer.ppo_trainer", "BasePPOTrainer")
+    return has_base(trainer, "openrlhf.trainer.ppo_trainer", "BasePPOTrainer")
 
 
 def is_worker(trainer: object) -> bool:
     """Whether `trainer` is an `ActorPPOTrainer`."""
-    return _has_base(trainer, "openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer")
-
-
-def _has_base(trainer: object, module: str, name: str) -> bool:
-    return any(base.__module__ == module and base.__name__ == name for base in type(trainer).__mro__)
+    return has_base(trainer, "openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer")
 
 
 def source_of(trainer: Any) -> tuple[Source, Context]:

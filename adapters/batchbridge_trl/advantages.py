@@ -17,20 +17,20 @@ from batchbridge.kit.producers import (
     advantage_objection,
     ruled_advantages,
 )
+from batchbridge_trl.copied import SAMPLING
 
 _NORMALISED = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
 """One function's rewards in a group, and their sums in a rollout, with `normalize_then_sum`. Source: trl 0.27.0 to
 1.16.0, GRPOTrainer._generate_and_score_completions."""
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _READ: Mapping[str, Sequence[str]] = {
     # Part of the trainer -> what generation and scoring read there. Source: trl 0.18.0 to 1.16.0, GRPOTrainer.
     "": (
         *("num_generations", "scale_rewards", "multi_objective_aggregation", "reward_weights"),
-        *("mask_truncated_completions", "off_policy_mask_threshold", *_SAMPLING),
+        *("mask_truncated_completions", "off_policy_mask_threshold", *SAMPLING),
     ),
-    "generation_config": _SAMPLING,
-    "vllm_generation": _SAMPLING,
-    "request_config": (*_SAMPLING, "max_tokens", "stop"),  # ms-swift's
+    "generation_config": SAMPLING,
+    "vllm_generation": SAMPLING,
+    "request_config": (*SAMPLING, "max_tokens", "stop"),  # ms-swift's
 }
 
 

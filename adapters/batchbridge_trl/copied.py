@@ -23,7 +23,8 @@ GENERATES = "_generate_and_score_completions"
 """The method of copies of later releases, whose result has the advantages; those of TRL 0.14 have none."""
 _FRAMEWORKS = ("transformers", "trl")
 _NEEDED = ("reward_funcs", "num_generations", "generation_config", "args", "accelerator", "train_dataset", "model")
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Settings that TRL hands its engine, whichever that is."""
 _AS_NOTHING: Mapping[str, Any] = {
     # Settings of TRL's that change a rollout or the loss -> their value where nothing reads them.
     "loss_type": "grpo",
@@ -96,7 +97,7 @@ class CopySettings:
             return self._group
         if name in ("num_iterations", "beta"):
             return getattr(self._trainer, name, 1 if name == "num_iterations" else 0.0)
-        sampled = getattr(self._trainer.generation_config, name, None) if name in _SAMPLING else None
+        sampled = getattr(self._trainer.generation_config, name, None) if name in SAMPLING else None
         return getattr(self._args, name) if sampled is None else sampled
 
     @property

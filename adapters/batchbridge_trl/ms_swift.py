@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from batchbridge.kit import Code, Request
+from batchbridge.kit.code_names import has_base
 from batchbridge.kit.proven import evidence_here
 from batchbridge.kit.values import FieldValue
 from batchbridge_trl.proven import CODE, MS_SWIFT
@@ -62,7 +63,7 @@ _OF_A_TEACHER = frozenset({"teacher_prompt", "teacher_images"})
 
 def is_swift(trainer: object) -> bool:
     """Whether a trainer is ms-swift's, version 4, or of a class that is derived from it."""
-    return any(cls.__module__ == MODULE and cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)
+    return has_base(trainer, MODULE, "GRPOTrainer")
 
 
 def uses(trainer: Any) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge import CannotAttach, Source
 from batchbridge.kit import workers_ray
+from batchbridge.kit.code_names import has_base
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, NumberedDataset
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.patches import Patches
@@ -36,8 +37,7 @@ _WHY = "whose weights generate is counted"
 
 def is_one_step_off(trainer: object) -> bool:
     """Whether `trainer` is that of one_step_off_policy."""
-    home = "verl.experimental.one_step_off_policy.ray_trainer", "OneStepOffRayTrainer"
-    return any((base.__module__, base.__name__) == home for base in type(trainer).__mro__)
+    return has_base(trainer, "verl.experimental.one_step_off_policy.ray_trainer", "OneStepOffRayTrainer")
 
 
 def as_started(trainer: object, source: Source) -> Source:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from batchbridge.kit.code_names import has_base
 from batchbridge_verl import runtime
 from batchbridge_verl.proven import COLOCATE_ASYNC, FULLY_ASYNC, ONE_STEP_OFF
 
@@ -18,9 +19,8 @@ def parts_of(trainer: object) -> tuple[str, ...]:
     from batchbridge_verl.apart import is_one_step_off
     from batchbridge_verl.queued import is_fully_async
 
-    colocated = any((base.__module__, base.__name__) == _COLOCATED for base in type(trainer).__mro__)
     known = {
-        COLOCATE_ASYNC: colocated,
+        COLOCATE_ASYNC: has_base(trainer, *_COLOCATED),
         ONE_STEP_OFF: is_one_step_off(trainer),
         FULLY_ASYNC: is_fully_async(trainer),
     }

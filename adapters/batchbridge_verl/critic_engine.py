@@ -20,7 +20,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import facts
 from batchbridge_verl.engine import VerlEngineLayer
 from batchbridge_verl.settings import holds
-from batchbridge_verl.watching import VerlStepInputs, VerlStepProbe
+from batchbridge_verl.watching import VerlStepInputs, VerlStepProbe, padded_column
 
 VALUE = "value"
 """The surrogate that a value loss is, in place of a policy's."""
@@ -80,11 +80,8 @@ class VerlCriticLayer(VerlEngineLayer):
             )
 
     def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> VerlStepInputs:
-        def column(name: str) -> torch.Tensor:
-            values: torch.Tensor = data[name]
-            return values.to_padded_tensor(0) if values.is_nested else values.clone()
-
-        return VerlStepInputs(column("loss_mask"), column("returns"), column("values"), None, None, None)
+        mask, returns, values = (padded_column(data, name) for name in ("loss_mask", "returns", "values"))
+        return VerlStepInputs(mask, returns, values, None, None, None)
 
     def _facts(self, data: Any, row: int) -> dict[str, Any]:
         """Returns stand where a policy has its advantages, values where it has old log-probabilities."""

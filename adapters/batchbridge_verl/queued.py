@@ -18,6 +18,7 @@ from typing import Any
 
 from batchbridge import CannotAttach, Source
 from batchbridge.kit import Context, current_launch, follow, workers_ray
+from batchbridge.kit.code_names import has_base
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
 from batchbridge.kit.observing import Observation
 from batchbridge.kit.omegaconf import flatten
@@ -42,8 +43,7 @@ _WHY = "ledger"
 
 def is_fully_async(trainer: object) -> bool:
     """Whether `trainer` is that of fully_async_policy."""
-    home = "verl.experimental.fully_async_policy.fully_async_trainer", "FullyAsyncTrainer"
-    return any((base.__module__, base.__name__) == home for base in type(trainer).__mro__)
+    return has_base(trainer, "verl.experimental.fully_async_policy.fully_async_trainer", "FullyAsyncTrainer")
 
 
 def follow_with_rollouter(trainer: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchbridge import Spec
 from batchbridge.kit import CandidatePlan, Request, refused
+from batchbridge.kit.code_names import has_base
 from batchbridge.kit.refusals import (
     Answer,
     Refusals,
@@ -42,16 +43,12 @@ SAID = frozenset({SCORED, CUSTOM_SAMPLER, DRO_BETA, VETO})
 
 def is_v1(trainer: object) -> bool:
     """Whether `trainer` is a V1 trainer of any mode."""
-    return _has_base(trainer, "verl.trainer.ppo.v1.trainer_base", "PPOTrainer")
+    return has_base(trainer, "verl.trainer.ppo.v1.trainer_base", "PPOTrainer")
 
 
 def is_v0(trainer: object) -> bool:
     """Whether `trainer` is a `RayPPOTrainer`; EasyR1's stands in another module."""
-    return _has_base(trainer, "verl.trainer.ppo.ray_trainer", "RayPPOTrainer")
-
-
-def _has_base(trainer: object, module: str, name: str) -> bool:
-    return any(base.__module__ == module and base.__name__ == name for base in type(trainer).__mro__)
+    return has_base(trainer, "verl.trainer.ppo.ray_trainer", "RayPPOTrainer")
 
 
 def loss_mode(spec: Spec) -> str | None:

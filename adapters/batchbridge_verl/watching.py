@@ -42,6 +42,13 @@ FURTHEST = 20.0
 """Log of a token's ratio beyond which its loss has no gradient. Source: verl 0.9.1 compute_policy_loss_vanilla."""
 
 
+def padded_column(data: Any, name: str) -> torch.Tensor:
+    """A column of a batch, one row beside the other: the V1 trainer sends nested tensors, the V0 trainer padded
+    ones."""
+    values: torch.Tensor = data[name]
+    return values.to_padded_tensor(0) if values.is_nested else values.clone()
+
+
 @dataclasses.dataclass(frozen=True)
 class VerlStepInputs:
     """A rank's rows as they arrived: copies, since the loss may change what it is given.
@@ -77,12 +84,7 @@ class VerlStepInputs:
         """The values that a batch gives. data: a batch as the trainer sends it. detached: ratios are over the current
         policy. penalised: a KL term is in the loss. mask: the column that says which tokens are trained. temperature:
         see `HeldModelInputs`. model_inputs: columns that a model is run on."""
-
-        def column(name: str) -> torch.Tensor:
-            values: torch.Tensor = data[name]
-            # The V1 trainer sends nested tensors, the V0 trainer padded ones.
-            return values.to_padded_tensor(0) if values.is_nested else values.clone()
-
+        column = functools.partial(padded_column, data)
         corrected = "rollout_is_weights" in data.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
         return cls(
             column(mask),

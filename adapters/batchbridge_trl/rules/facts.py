@@ -22,6 +22,7 @@ ALL = "trl 0.18.0 to 1.16.0"
 INIT, LOSS = "GRPOTrainer.__init__", "GRPOTrainer._compute_loss"
 SCORES = "GRPOTrainer._generate_and_score_completions"
 ARGUMENTS = "transformers 4.51.3, 4.57.6 and 5.23.0"
+ARGUMENTS_CHECKED = f"{ARGUMENTS} TrainingArguments.__post_init__ and _validate_args"
 
 
 class TrlFacts(NamedTuple):

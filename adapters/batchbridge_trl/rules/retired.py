@@ -4,9 +4,8 @@ what is trained: no check judges them any more, `doctor` knows their texts, and 
 from __future__ import annotations
 
 from batchbridge.kit.rule_table import retired
-from batchbridge_trl.rules.facts import ARGUMENTS, POST_INIT
+from batchbridge_trl.rules.facts import ARGUMENTS_CHECKED, POST_INIT
 
-_ARGUMENTS = f"{ARGUMENTS} TrainingArguments.__post_init__ and _validate_args"
 _OLDER = "transformers 4.51.3 and 4.57.6"
 
 RETIRED = (
@@ -14,43 +13,43 @@ RETIRED = (
         "BB-TRL-082",
         "torch_empty_cache_steps",
         native="ValueError: `torch_empty_cache_steps` must be an integer bigger than 0",
-        source=_ARGUMENTS,
+        source=ARGUMENTS_CHECKED,
     ),
     retired(
         "BB-TRL-083",
         *("eval_steps", "logging_steps", "eval_strategy"),
         native="ValueError: evaluation strategy ... requires either non-zero --eval_steps or --logging_steps",
-        source=_ARGUMENTS,
+        source=ARGUMENTS_CHECKED,
     ),
     retired(
         "BB-TRL-010",
         "logging_steps",
         native="ValueError: logging strategy ... requires non-zero --logging_steps",
-        source=_ARGUMENTS,
+        source=ARGUMENTS_CHECKED,
     ),
     retired(
         "BB-TRL-084",
         *("logging_steps", "eval_steps", "save_steps"),
         native="ValueError: ... must be an integer if bigger than 1",
-        source=_ARGUMENTS,
+        source=ARGUMENTS_CHECKED,
     ),
     retired(
         "BB-TRL-085",
         *("load_best_model_at_end", "eval_strategy", "save_strategy", "eval_steps", "logging_steps", "save_steps"),
         native="ValueError: --load_best_model_at_end requires the save and eval strategy to match",
-        source=_ARGUMENTS,
+        source=ARGUMENTS_CHECKED,
     ),
     retired(
         "BB-TRL-089",
         *("fp16_full_eval", "bf16_full_eval"),
         native="ValueError: At most one of fp16 and bf16 can be True for full eval, but not both",
-        source=_ARGUMENTS,
+        source=ARGUMENTS_CHECKED,
     ),
     retired(
         "BB-TRL-013",
         *("dataloader_prefetch_factor", "dataloader_num_workers"),
         native="ValueError: --dataloader_prefetch_factor can only be set when data is loaded in a different process",
-        source=_ARGUMENTS,
+        source=ARGUMENTS_CHECKED,
     ),
     retired(
         "BB-TRL-088",

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from batchbridge.kit.rule_table import IN_CONFIG, Rules, says
 from batchbridge_trl.meaning import CAP, CLIP_MAX, CLIP_MIN, MODE, correction_bounds
 from batchbridge_trl.rules import printed
-from batchbridge_trl.rules.facts import ALL, ARGUMENTS, EVAL_GENERATIONS, EVAL_MICRO, POST_INIT, SIZES, TrlFacts
+from batchbridge_trl.rules.facts import (
+    ALL,
+    ARGUMENTS,
+    ARGUMENTS_CHECKED,
+    EVAL_GENERATIONS,
+    EVAL_MICRO,
+    POST_INIT,
+    SIZES,
+    TrlFacts,
+)
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.settings import holds
 from batchbridge_trl.settings_transformers import ACCELERATOR_CONFIG
@@ -17,19 +26,18 @@ from batchbridge_trl.world import KEY as WORLD
 
 DIVISIBLE = "must be evenly divisible by the number of generations per prompt"
 AT_LEAST_TWO = "ValueError: GRPO requires at least 2 generations per prompt"
-_ARGUMENTS = f"{ARGUMENTS} TrainingArguments.__post_init__ and _validate_args"
 
 RULES = Rules[TrlFacts]()
 
 
 @RULES.add(IN_CONFIG, "BB-TRL-011", "fp16", "bf16", fixes=setting("fp16", False))
-@says("ValueError: At most one of fp16 and bf16 can be True, but not both", _ARGUMENTS)
+@says("ValueError: At most one of fp16 and bf16 can be True, but not both", ARGUMENTS_CHECKED)
 def _both_precisions(facts: TrlFacts) -> str | None:
     return "fp16 and bf16 are both on" if facts.native["fp16"] and facts.native["bf16"] else None
 
 
 @RULES.add(IN_CONFIG, "BB-TRL-086", "lr_scheduler_type", "eval_strategy", fixes=setting("lr_scheduler_type", "linear"))
-@says("ValueError: lr_scheduler_type reduce_lr_on_plateau requires an eval strategy", _ARGUMENTS)
+@says("ValueError: lr_scheduler_type reduce_lr_on_plateau requires an eval strategy", ARGUMENTS_CHECKED)
 def _schedule_by_evaluations(facts: TrlFacts) -> str | None:
     schedule = facts.native["lr_scheduler_type"]
     unseen = schedule in ("reduce_lr_on_plateau", "greedy") and not facts.evaluates

@@ -1,4 +1,4 @@
-"""The name under which a function was written, whatever a decorator calls it since. Standard library only."""
+"""The names under which functions and classes were written, whatever calls them since. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def written_name(code: CodeType) -> str:
     if sys.version_info >= (3, 11):
         return code.co_qualname
     return _names(code.co_filename).get((code.co_firstlineno, code.co_name), code.co_name)
+
+
+def has_base(thing: object, module: str, name: str) -> bool:
+    """Whether an object is of the class `name` of `module`, or of one that is derived from it; nothing is imported."""
+    return any((base.__module__, base.__name__) == (module, name) for base in type(thing).__mro__)
 
 
 @lru_cache(maxsize=256)

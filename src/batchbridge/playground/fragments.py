@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.render import between, headline
 from batchbridge.render.findings import count, number, one_line
 from batchbridge.render.html import environment
-from batchbridge.render.lanes import lanes_of, lanes_picture
+from batchbridge.render.lanes import breadth, lanes_of, lanes_picture
 from batchbridge.render.pictures import LINE, PALETTE, UNTRAINED, Picture
 from batchbridge.render.sentences import meaning
 from batchbridge.render.torn import torn_picture
@@ -91,7 +91,7 @@ def conversion(found: Conversion) -> str:
 
 def differences(found: Comparison, width: int) -> str:
     """Two configurations, and their lanes one above the other."""
-    sizes = [_completions(reading) for reading in (found.a, found.b)]
+    sizes = [breadth(reading.spec) for reading in (found.a, found.b)]
     sides = [
         {"name": name, "reading": reading, "lead": _sizes(reading), "lanes": _of(reading, width, size / max(sizes))}
         for name, reading, size in zip("AB", (found.a, found.b), sizes, strict=True)
@@ -101,11 +101,6 @@ def differences(found: Comparison, width: int) -> str:
 
 def _sizes(reading: Reading) -> str:
     return next(headline.lines(reading, headline.NOTHING_BESIDE, sizes=True, verbose=False), "")
-
-
-def _completions(reading: Reading) -> int:
-    """The completions of a rollout, 1 where they are not known."""
-    return (None if reading.spec is None else reading.spec.completions_per_rollout) or 1
 
 
 def _of(reading: Reading, width: int, share: float) -> str | None:

@@ -56,7 +56,7 @@ def chosen(source: Source, framework: str | None, findings: list[Finding]) -> Ad
         return installed[framework]
     if framework is not None:
         listed = ", ".join(installed) or "none"
-        findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
+        findings.append(undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
         return None
     recipe = not source.argv and source.native is None and source.construction is None and source.record is None
     if recipe:
@@ -65,18 +65,18 @@ def chosen(source: Source, framework: str | None, findings: list[Finding]) -> Ad
         if (foreign := foreign_file(source.values)) is not None:
             what, trains = foreign
             code = LOOKS_LIKE_TRAINING if trains else "BB020"
-            findings.append(_undecided(code, f"no adapter reads this configuration; it is {what}"))
+            findings.append(undecided(code, f"no adapter reads this configuration; it is {what}"))
             return None
     found = certainties(source, findings)
     scores = {name: score for name, score in found.items() if score < DETECTED or name in installed}
     ranked = sorted(scores, key=lambda name: (-scores[name], name))
     if not ranked:
         way = f"name one with --framework: {', '.join(installed) or 'none'}"
-        findings.append(_undecided("BB020", f"no adapter recognises this configuration; {way}"))
+        findings.append(undecided("BB020", f"no adapter recognises this configuration; {way}"))
         return None
     if not source.argv and isinstance(source.values.get("defaults"), list) and not _composes(ranked[0]):
         text = "no adapter reads this configuration; it is a part of a Hydra configuration, of a program of its own"
-        findings.append(_undecided("BB020", text))
+        findings.append(undecided("BB020", text))
         return None
     first = [name for name in ranked if scores[name] == scores[ranked[0]]]
     if len(first) > 1 and source.construction is not None:  # a program's object is whose class it is
@@ -87,7 +87,7 @@ def chosen(source: Source, framework: str | None, findings: list[Finding]) -> Ad
         candidates = ", ".join(f"{name} ({scores[name]:.0%})" for name in ranked)
         slips = "" if tied else _slips(source, ranked[0])
         findings.append(
-            _undecided(
+            undecided(
                 "BB021", f"the framework is not certain; candidates: {candidates}{slips}; name one with --framework"
             )
         )
@@ -119,5 +119,5 @@ def _composes(framework: str) -> bool:
     return tells is None or any(key.startswith("defaults.") for key in tells.own)
 
 
-def _undecided(code: str, message: str) -> Finding:
+def undecided(code: str, message: str) -> Finding:
     return Finding(code, "error", "config", message, undecided=True)

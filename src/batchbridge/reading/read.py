@@ -18,7 +18,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, RequiredVersions, Source
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading import files
-from batchbridge.reading.detect import DETECTED, certainties, chosen
+from batchbridge.reading.detect import DETECTED, certainties, chosen, undecided
 from batchbridge.rules import core_rules
 
 _T = TypeVar("_T")
@@ -282,7 +282,7 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
         try:
             found += _all_findings(result)
         except TypeError as error:
-            failures.append(_failure("BB035", f"{who}: hook batchbridge_check failed: {error}"))
+            failures.append(undecided("BB035", f"{who}: hook batchbridge_check failed: {error}"))
     found = [_open_if_guessed(finding, reading.guessed) for finding in found]
     if reading.loose:
         found = [_open_to(finding, reading, adapter.undeclared) for finding in found]
@@ -394,7 +394,7 @@ def none_of(framework: str, source: Source) -> Reading | None:
         if other is None or scores[other] < DETECTED
         else f"it is a configuration of {other}"
     )
-    found = _undecided("BB020", f"{whose}; the files of its folder were to be read as {framework}'s")
+    found = undecided("BB020", f"{whose}; the files of its folder were to be read as {framework}'s")
     return _unread(None, Context(), [found])
 
 
@@ -421,12 +421,6 @@ def _plugin_warnings() -> list[Finding]:
     """Problems of plugins as warnings: they do not make a configuration wrong, but a check may be missing."""
     return [dataclasses.replace(problem, severity="warning") for problem in plugins.problems()]
 
-
-def _undecided(code: str, message: str) -> Finding:
-    return Finding(code, "error", "config", message, undecided=True)
-
-
-_failure = _undecided  # a check that failed to run leaves the verdict open
 
 _SEVERITIES: Mapping[str, int] = {"error": 0, "warning": 1, "note": 2}
 

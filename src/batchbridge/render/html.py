@@ -84,7 +84,7 @@ def explanation(
 def comparison(names: tuple[str, str], found: Comparison) -> str:
     """The page of a comparison: both meanings, ranked differences with their reasons, and what is none."""
     both = (found.a, found.b)
-    most = max(map(_size, both))
+    most = max(lanes.breadth(reading.spec) for reading in both)
     sides = [
         {
             "name": side,
@@ -92,7 +92,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
             "reading": reading,
             "meaning": marked,
             "findings": reading.wrong,
-            "lanes": _lanes_of(reading, _size(reading) / most),
+            "lanes": _lanes_of(reading, lanes.breadth(reading.spec) / most),
         }
         for side, name, reading, marked in zip("AB", names, both, _apart(*both), strict=True)
     ]
@@ -289,11 +289,6 @@ def _lanes(spec: Spec, derived: Mapping[str, Any], share: float = 1.0) -> dict[s
 def _lanes_of(reading: Reading, share: float = 1.0) -> dict[str, str] | None:
     """The lanes of a reading; None without a specification, and of a program that counts batches itself."""
     return None if reading.spec is None or reading.counts_itself else _lanes(reading.spec, reading.derived, share)
-
-
-def _size(reading: Reading) -> int:
-    """The completions of a rollout, 1 where they are not known: what the width of the lanes stands for."""
-    return (None if reading.spec is None else reading.spec.completions_per_rollout) or 1
 
 
 def _apart(a: Reading, b: Reading) -> Iterator[list[list[tuple[str, bool]]]]:

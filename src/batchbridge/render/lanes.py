@@ -94,6 +94,11 @@ def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> Iterator[PlanLane]:
         yield PlanLane(say("micro-batches"), budget, 1, None, DEVICES[:1])
 
 
+def breadth(spec: Spec | None) -> int:
+    """The completions of a rollout, which the width of the lanes stands for; 1 where they are not known."""
+    return (None if spec is None else spec.completions_per_rollout) or 1
+
+
 def lanes_picture(lanes: tuple[PlanLane, ...], width: int = WIDE, share: float = 1.0) -> str:
     """The lanes, `width` pixels wide. share: of this, what the boxes take: pictures of two runs have one scale so."""
     picture = Picture("; ".join(f"{lane.name}: {lane.text}" for lane in lanes))
