@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 
 import measures
@@ -134,6 +135,26 @@ def test_every_file_that_the_page_names_is_there_and_has_what_it_says(repository
     assert {what: files[what] for what in WHERE if not files[what]} == {}
     for what, word in WHERE.items():
         assert word in (repository / files[what][0]).read_text(encoding="utf-8"), what
+
+
+def without_role(text: str, packages: Mapping[str, Path]) -> set[str]:
+    """Names of files that two adapters share and the page's table of an adapter's files has not."""
+    roles = text.split("## An adapter")[1].split("\n## ")[0]
+    known = re.findall(r"`([\w*]+)\.py`", "\n".join(line.split(" | ")[0] for line in roles.splitlines()))
+    names = [{file.stem for file in packages[f"batchbridge_{name}"].glob("*.py")} for name in FRAMEWORKS]
+    shared = {one for here in names for one in here if sum(one in others for others in names) > 1}
+    return {one for one in shared if not any(fnmatch(one, pattern) for pattern in known)}
+
+
+def test_the_page_has_the_role_of_every_file_that_two_adapters_share(repository: Path, tmp_path: Path) -> None:
+    text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
+    assert without_role(text, measures.PACKAGES) == set()
+    made = {f"batchbridge_{name}": tmp_path / name for name in FRAMEWORKS}
+    for folder in made.values():
+        folder.mkdir()
+        (folder / "stranger.py").touch()
+        (folder / "config.py").touch()
+    assert without_role(text, made) == {"stranger"}
 
 
 def test_the_page_says_of_every_room_what_it_is_for_and_what_would_be_too_much(repository: Path) -> None:
