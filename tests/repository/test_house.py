@@ -137,6 +137,21 @@ def test_every_file_that_the_page_names_is_there_and_has_what_it_says(repository
         assert word in (repository / files[what][0]).read_text(encoding="utf-8"), what
 
 
+def misplaced(text: str, repository: Path) -> list[str]:
+    """Words of the page's table of the code's words whose class does not stand where the table says."""
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| `([\w/]+\.py)`, `(\w+)` \|$", text, re.M)
+    assert rows, "the table has another form"
+    lines = {file: (repository / file).read_text(encoding="utf-8") for _, file, _ in rows}
+    return [word for word, file, name in rows if not re.search(rf"^(class|def) {name}\b", lines[file], re.M)]
+
+
+def test_every_word_of_the_code_is_explained_by_a_class_that_is_there(repository: Path) -> None:
+    text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
+    words = text.split("## Words of the code")[1].split("\n## ")[0]
+    assert misplaced(words, repository) == []
+    assert misplaced(words.replace("`Seam`", "`Joint`"), repository) == ["seam"]
+
+
 def without_role(text: str, packages: Mapping[str, Path]) -> set[str]:
     """Names of files that two adapters share and the page's table of an adapter's files has not."""
     roles = text.split("## An adapter")[1].split("\n## ")[0]
