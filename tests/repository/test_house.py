@@ -149,7 +149,7 @@ def test_every_word_of_the_code_is_explained_by_a_class_that_is_there(repository
     text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
     words = text.split("## Words of the code")[1].split("\n## ")[0]
     assert misplaced(words, repository) == []
-    assert misplaced(words.replace("`Seam`", "`Joint`"), repository) == ["seam"]
+    assert misplaced(words.replace("`Seam`", "`Joint`"), repository) == ["`seam`"]
 
 
 def without_role(text: str, packages: Mapping[str, Path]) -> set[str]:
