@@ -220,6 +220,10 @@ def test_several_commands_are_named_and_one_can_be_chosen(tmp_path: Path) -> Non
     second = load(tmp_path, text, command=2)
     assert (codes(second), second.values["seed"]) == ([], 2)
     assert codes(load(tmp_path, text, command=3)) == ["BB012"]
+    turns = load(tmp_path, f"{text}for seed in 3 4 5; do python {TRL} --seed $seed; done\n").problems[0]
+    assert turns.message == (
+        "the script runs 5 training commands (1: line 1, 2: line 2, 3 to 5: line 3); command 1 is read"
+    )
 
 
 def test_a_known_program_counts_more_than_names_of_settings(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -408,16 +409,23 @@ def _may_train(command: Command, path: Path) -> bool:
 
 def _several(found: list[Candidate], file: str) -> Finding:
     """Commands that all run are each a run of their own; of those in undecided branches only some do."""
-    listed = ", ".join(f"{place}: line {one.line}" for place, one in enumerate(found, 1))
-    open_ones = [one for one in found if one.command.only_if]
+    listed, open_ones = ", ".join(_listed(found)), [one for one in found if one.command.only_if]
     message = f"the script runs {len(found)} training commands ({listed}); command 1 is read"
     if open_ones:
-        why = ", ".join(names_of(unknown for one in open_ones for unknown in one.command.only_if))
+        names = names_of(unknown for one in open_ones for unknown in one.command.only_if)
+        why = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")
         message = f"the script has {len(found)} training commands ({listed}), and {why} decides which run; 1 is read"
-    where = tuple(Where(file=file, line=one.line) for one in found)
+    where = tuple(dict.fromkeys(Where(file=file, line=one.line) for one in found))
     fix = Fix("name one with --command NUMBER")
     severity: Severity = "error" if open_ones else "warning"
     return Finding("BB012", severity, "config", message, where, (fix,), undecided=bool(open_ones))
+
+
+def _listed(found: Sequence[Candidate]) -> Iterator[str]:
+    """`1: line 36, 2 to 9: line 41`: the turns of a loop together."""
+    for line, alike in groupby(enumerate(found, 1), lambda one: one[1].line):
+        places = [str(place) for place, _ in alike]
+        yield f"{' to '.join(dict.fromkeys((places[0], places[-1])))}: line {line}"
 
 
 def _missing(place: int, found: list[Candidate], file: str) -> Finding:
