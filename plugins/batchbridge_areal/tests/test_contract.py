@@ -311,6 +311,14 @@ class TestArealAdapter(AdapterContract):
                 "open_terms": ("objective: prox_logp_method loglinear",),
             },
         ),
+        (
+            {"actor.mb_spec.n_mbs": 2, "actor.mb_spec.max_tokens_per_mb": None},
+            {"micro_batch.completions_per_device": 64, "micro_batch.tokens_per_device": None},
+        ),
+        (  # parts of 43 and 42
+            {"actor.mb_spec.n_mbs": 3, "actor.mb_spec.max_tokens_per_mb": None},
+            {"micro_batch.tokens_per_device": None},
+        ),
         ({"actor.m2_threshold": 0.04}, {"open_terms": ("objective: m2_threshold 0.04",)}),
         (
             {"actor.kl_ctl": 0.01, "actor.kl_estimator": "k2", "ref": {"path": "x"}},

@@ -6,10 +6,13 @@ Where its checkout is on the path (`PYTHONPATH`), with torch and lark, its modul
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -40,6 +43,7 @@ RUN: dict[str, Any] = {
 }
 BY_GROUP = {"mean_level": "group", "std_level": "group", "group_size": 4}
 DECOUPLED = {"actor.use_decoupled_loss": True}
+REJECTION = "actor.rejection_sampling"
 CASES: dict[str, dict[str, Any]] = {
     "groups": {NORM: BY_GROUP},
     "in the file's order": {"train_dataset.shuffle": False, NORM: {**BY_GROUP, "std_unbiased": False, "eps": 0.1}},
@@ -50,6 +54,13 @@ CASES: dict[str, dict[str, Any]] = {
     "dual": {"actor.c_clip": 3.0, "actor.eps_clip": 0.4, "actor.backend": "archon:d4c2"},
     "sapo": {"actor.use_sapo_loss": True, NORM: {**BY_GROUP, "std_level": None}},
     "sequences": {"actor.importance_sampling_level": "sequence", "actor.eps_clip": 0.003, **DECOUPLED},
+    "KL of a reference": {"actor.kl_ctl": 0.1, "actor.kl_estimator": "k3", "ref": {"path": "x"}},
+    "KL, k1": {"actor.kl_ctl": 0.05, "ref": {"path": "x"}, "actor.mask_no_eos_with_zero": False},
+    "capped": {**DECOUPLED, REJECTION: {"metric": "ratio", "action": "clamp", "upper": 2.0, "lower": 0.5}},
+    "masked": {**DECOUPLED, REJECTION: {"metric": "ratio", "action": "mask", "upper": 5.0}},
+    "for metrics": {REJECTION: {"metric": "ratio", "action": "mask", "upper": 2.0}, "actor.recompute_logprob": True},
+    "two versions": {"rollout.max_head_offpolicyness": 2},
+    "more are admitted": {"rollout.consumer_batch_size": 8, "actor.mb_spec.n_mbs": 2},
     "one replica": {"actor.backend": "megatron:d1p2t2", "actor.ppo_n_minibatches": 4},
 }
 DATA, PACK, ACTOR = "utils/data.py: ", "utils/seqpack.py: ", "trainer/ppo/actor.py: "
@@ -64,13 +75,14 @@ def case(name: str, **changes: Any) -> ValidCase:
 def actor_of(case: ValidCase, *, alone: bool = True) -> Any:
     """AReaL's PPOActor with the case's settings, beside an engine that keeps what it is to train on."""
     classes = module("api/cli_args.py")
-    said = {key.removeprefix("actor."): value for key, value in case.source.values.items() if key.startswith("actor.")}
+    own = {key.removeprefix("actor."): value for key, value in case.source.values.items() if key.startswith("actor.")}
+    said = {key: value for key, value in own.items() if not key.startswith("mb_spec.")}
     for key, name in (("reward_norm", "NormConfig"), ("adv_norm", "NormConfig"), ("rejection_sampling", None)):
         if said.get(key) is not None:
             said[key] = getattr(classes, name or "RejectionSamplingConfig")(**said[key])
     config = classes.PPOActorConfig(**said)
     engine = SimpleNamespace(trained=[], train=lambda: None, get_version=lambda: 0)
-    engine.train_batch = lambda batch, **_: engine.trained.append(batch["input_ids"].shape[0]) or {}
+    engine.train_batch = lambda batch, **_: engine.trained.append(batch) or {}
     return module("trainer/ppo/actor.py").PPOActor(config, engine)
 
 
@@ -128,6 +140,19 @@ class ArealsFunctions(EvidenceContract):
             LOSS[0],
             "utils/functional/functional.py: _compute_sequence_level_ratio_and_advantages",
         ),
+        "micro_batches": (f"{DATA}split_padded_tensor_dict_into_mb_list", f"{PACK}_ffd_allocate"),
+        "kl_rewards": (f"{ACTOR}PPOActor._compute_advantages", f"{DATA}KLEstimator._compute_approx_kl"),
+        "staleness": tuple(
+            f"infra/staleness_manager.py: StalenessManager.{name}"
+            for name in ("get_capacity", "on_rollout_submitted", "on_rollout_accepted")
+        ),
+        "truncated": ("workflow/rlvr.py: RLVRWorkflow.arun_episode", f"{ACTOR}PPOActor._compute_advantages"),
+        "corrections": (
+            f"{ACTOR}PPOActor._compute_advantages",
+            f"{ACTOR}grpo_loss_fn",
+            *LOSS[:1],
+            "utils/functional/functional.py: apply_rejection_sampling",
+        ),
     }
 
     def native_devices(self, case: ValidCase) -> int:
@@ -173,21 +198,8 @@ class ArealsFunctions(EvidenceContract):
             yield executor.prepare_batch(running, data, workflow=None)
 
     def native_step_sizes(self, case: ValidCase) -> list[int]:
-        values = case.source.values
-        prompts, group = values["train_dataset.batch_size"], values["gconfig.n_samples"]
-        allocation = module("api/alloc_mode.py").ModelAllocation.from_str(values["actor.backend"])
-        dispatch = module("infra/controller/train_controller.py")._dispatch_tensors
-        dispatch.__globals__["balanced_greedy_partition"] = module("utils/seqpack.py").balanced_greedy_partition
-        lengths = [[1 + (5 * prompt + 3 * place * place) % 11 for place in range(group)] for prompt in range(prompts)]
-        shares, _ = dispatch([rollout([0.0] * group, own) for own in lengths], allocation.parallel.dp_size)
-        steps: list[int] = []
-        for own in shares:
-            actor = actor_of(case)
-            batch, _ = module("utils/data.py").concat_batch(own)
-            actor._ppo_update({**batch, "advantages": batch["logprobs"], "kl_rewards": 0, "tot_rewards": 0})
-            trained = actor.engine.trained
-            steps = [one + other for one, other in itertools.zip_longest(steps, trained, fillvalue=0)]
-        return steps
+        replicas = [[batch["input_ids"].shape[0] for batch in steps] for steps in areals_steps(case)]
+        return [sum(step) for step in itertools.zip_longest(*replicas, fillvalue=0)]
 
     def native_advantages(self, case: ValidCase, groups: Sequence[Sequence[float]]) -> list[list[float]]:
         data = actor_of(case)._compute_advantages(rollout([reward for group in groups for reward in group]))
@@ -237,6 +249,125 @@ class ArealsFunctions(EvidenceContract):
 
     def native_completion_gradient(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
         return [one / len(tokens) for one in gradients(case, [list(tokens)])]
+
+    def native_micro_batches(self, case: ValidCase) -> list[int]:
+        """A replica's share of a step, as `PPOActor._ppo_update` hands it to its engine, cut by the engine."""
+        first = areals_steps(case)[0][0]
+        spec = module("api/cli_args.py").MicroBatchSpec
+        said = {key.rpartition(".")[2]: value for key, value in case.source.values.items() if ".mb_spec." in key}
+        cut = module("utils/data.py").split_padded_tensor_dict_into_mb_list(first, spec(**said))
+        return [one["input_ids"].shape[0] for one in cut.mbs]
+
+    def native_kl_rewards(self, case: ValidCase, tokens: Sequence[Token]) -> list[float]:
+        """What the rewards of completions of one token are, where the task's are 0."""
+        import torch
+
+        rows = [*tokens, *tokens[: -len(tokens) % 4]]  # whole groups
+        data = rollout([0.0] * len(rows))
+        for name in ("logprobs", "prox_logp"):
+            data[name] = torch.tensor([[row.old] * 2 for row in rows])
+        if case.source.values.get("ref") is not None:
+            data["ref_logp"] = torch.tensor([[row.reference] * 2 for row in rows])
+        return actor_of(case)._compute_advantages(data)["tot_rewards"][: len(tokens), 0].tolist()
+
+    def native_staleness(self, case: ValidCase) -> float:
+        """The versions between the one in which a prompt is admitted, as early as it may be, and the one whose rollout
+        it is trained in; without a bound where that goes on growing."""
+        values, lag = case.source.values, {}
+        batch = values["train_dataset.batch_size"]
+        said = {key.removeprefix("rollout."): value for key, value in values.items() if key.startswith("rollout.")}
+        config = module("api/cli_args.py").InferenceEngineConfig(**said)
+        for versions in (100, 200):
+            weights = SimpleNamespace(get_version=lambda: version)  # noqa: B023 - the loop's of now
+            manager = module("infra/staleness_manager.py").StalenessManager(
+                version_provider=weights,
+                max_concurrent_rollouts=10**6,
+                consumer_batch_size=config.consumer_batch_size,
+                max_staleness=config.max_head_offpolicyness,
+            )
+            manager.rollout_stat = module("api/io_struct.py").RolloutStat()
+            admitted: list[int] = []
+            for version in range(versions):
+                while manager.get_capacity() > 0:
+                    manager.on_rollout_enqueued()
+                    manager.on_rollout_submitted()
+                    manager.on_rollout_accepted()
+                    admitted.append(version)
+            lag[versions] = max(place // batch - version for place, version in enumerate(admitted))
+        return float(lag[100]) if lag[100] == lag[200] else math.inf
+
+    def native_trained_tokens(
+        self, case: ValidCase, lengths: Sequence[int], truncated: Sequence[bool]
+    ) -> list[int | None]:
+        """A completion that was cut fills its row, and says why it ended."""
+        import torch
+
+        episode, counts = module("workflow/rlvr.py").RLVRWorkflow.arun_episode, []
+        episode.__globals__["ModelRequest"] = StandIn()
+        for length, cut in zip(lengths, truncated, strict=True):
+            response = SimpleNamespace(
+                input_tokens=[5],
+                input_len=1,
+                output_tokens=[6] * length,
+                output_len=length,
+                output_logprobs=[-1.0] * length,
+                output_versions=[0] * length,
+                stop_reason="length" if cut else "stop",
+            )
+            workflow = Around(reward_fn=None, _collect_samples=partial(answered_with, response))
+            workflow.__dict__["get_input_ids_fn"] = workflow.__dict__["data_extract_prompt_fn"] = lambda *_: [5]
+            data = asyncio.run(episode(workflow, None, {}))
+            group = {name: torch.cat([value] * 4) for name, value in data.items()}
+            group["prox_logp"] = torch.zeros_like(group["logprobs"])
+            counts.append(int(actor_of(case)._compute_advantages(group)["loss_mask"][0].sum()))
+        return counts
+
+    def native_sampler_factors(
+        self, case: ValidCase, completions: Sequence[Sequence[tuple[float, float]]]
+    ) -> list[list[float]]:
+        """The gradient at ratio 1 and advantage -1, by the loss that `PPOActor._ppo_update` gives its engine."""
+        import torch
+
+        factors, kept = [], []
+        for completion in completions:
+            data = rollout([0.0] * 4, [len(completion)] * 4)
+            old, sampled = torch.tensor(completion).T
+            data["logprobs"][:, 1:], data["prox_logp"][:, :-1] = sampled, old  # the one by its token, the other before
+            actor = actor_of(case)
+            actor.engine.train_batch = lambda batch, **said: kept.append((batch, said["loss_fn"])) or {}
+            ready = actor._compute_advantages(data)
+            ready["advantages"] = -torch.ones_like(ready["logprobs"])
+            actor.config.ppo_n_minibatches = 1
+            actor._ppo_update(ready)
+            batch, loss_of = kept.pop()
+            new = batch["prox_logp"].detach().clone().requires_grad_()
+            loss_of(new, torch.zeros_like(new), batch).backward()
+            counted = int(batch["loss_mask"].count_nonzero())
+            factors.append([float(one) * counted for one in new.grad[0, : len(completion)]])
+        return factors
+
+
+async def answered_with(response: Any, *_: Any) -> tuple[Any, float]:
+    """In place of generation and rewards."""
+    return response, 0.0
+
+
+def areals_steps(case: ValidCase) -> list[list[dict[str, Any]]]:
+    """What each replica's engine is asked to train on, step by step, of the first rollout."""
+    values = case.source.values
+    prompts, group = values["train_dataset.batch_size"], values["gconfig.n_samples"]
+    allocation = module("api/alloc_mode.py").ModelAllocation.from_str(values["actor.backend"])
+    dispatch = module("infra/controller/train_controller.py")._dispatch_tensors
+    dispatch.__globals__["balanced_greedy_partition"] = module("utils/seqpack.py").balanced_greedy_partition
+    lengths = [[1 + (5 * prompt + 3 * place * place) % 11 for place in range(group)] for prompt in range(prompts)]
+    shares, _ = dispatch([rollout([0.0] * group, own) for own in lengths], allocation.parallel.dp_size)
+    found = []
+    for own in shares:
+        actor = actor_of(case)
+        batch, _ = module("utils/data.py").concat_batch(own)
+        actor._ppo_update({**batch, "advantages": batch["logprobs"], "kl_rewards": 0, "tot_rewards": 0})
+        found.append(actor.engine.trained)
+    return found
 
 
 class Around(StandIn):
@@ -314,6 +445,34 @@ MISREAD: dict[str, tuple[str, str, dict[str, Any]]] = {
     "the upper bound is the lower one": ("gradients", "plain rewards", {"objective.clip_high": 0.2}),
     "there is no bound of the loss": ("gradients", "dual", {"objective.dual_clip": None}),
     "sapo clips": ("gradients", "sapo", {"objective.surrogate": "ppo", "objective.clip_low": 0.2}),
+    "a step is a micro-batch of each completion": (
+        "micro_batches",
+        "groups",
+        {"micro_batch.completions_per_device": 1},
+    ),
+    "n_mbs cuts no step": ("micro_batches", "more are admitted", {"micro_batch.completions_per_device": None}),
+    "kl_ctl is a term of the loss": ("kl_rewards", "KL of a reference", {"objective.kl_placement": "loss"}),
+    "k3 is k1": ("kl_rewards", "KL of a reference", {"objective.kl_estimator": "k1"}),
+    "the estimate has no bound": ("kl_rewards", "KL, k1", {"objective.kl_clamp": None}),
+    "without ref there is a KL": (
+        "kl_rewards",
+        "groups",
+        {"objective.kl_placement": "reward", "objective.kl_coefficient": 0.1, "objective.kl_estimator": "k1"},
+    ),
+    "a version more is admitted": ("staleness", "two versions", {"staleness.maximum": 3}),
+    "versions do not bound the age": ("staleness", "two versions", {"staleness.maximum": None}),
+    "generation is ahead by default": ("staleness", "groups", {"staleness.mode": "bounded", "staleness.maximum": 1}),
+    "what is admitted is what is trained": ("staleness", "more are admitted", {"staleness.mode": "sync"}),
+    "completions that were cut are masked": ("truncated", "groups", {"rollout.truncated_completions": "mask"}),
+    "completions that were cut are dropped": ("truncated", "dual", {"rollout.truncated_completions": "drop"}),
+    "nothing is corrected": ("corrections", "capped", {"objective.sampler_correction": None}),
+    "a mask is a cap": ("corrections", "masked", {"objective.sampler_correction": "token_truncate [-, 5.0]"}),
+    "a cap has no lower bound": ("corrections", "capped", {"objective.sampler_correction": "token_truncate [-, 2.0]"}),
+    "rejection needs no decoupled loss": (
+        "corrections",
+        "for metrics",
+        {"objective.sampler_correction": "token_mask [-, 2.0]"},
+    ),
     "a sequence has a ratio for each token": ("ratio", "sequences", {"objective.ratio_level": "token"}),
 }
 
@@ -321,7 +480,7 @@ MISREAD: dict[str, tuple[str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", MISREAD)
 def test_a_misreading_is_told(name: str) -> None:
     law, of, changes = MISREAD[name]
-    if law in ("gradients", "ratio"):
+    if law in ("gradients", "ratio", "kl_rewards"):
         pytest.importorskip("torch")
 
     class Misread(ArealAdapter):

@@ -24,6 +24,7 @@ from batchbridge_areal.settings import (
 BACKEND, PARTS = "actor.backend", "actor.ppo_n_minibatches"
 NORM, WHITENING, REJECTION = "actor.reward_norm", "actor.adv_norm", "actor.rejection_sampling"
 SIZES = ("train_dataset.batch_size", "gconfig.n_samples", BACKEND, PARTS)
+CUT = "actor.mb_spec.n_mbs"
 SCHEDULE = "actor.optimizer.lr_scheduler_type"
 WARMUP, FLOOR = "actor.optimizer.warmup_steps_proportion", "actor.optimizer.min_lr_ratio"
 AGE, ADMITTED = "rollout.max_head_offpolicyness", "rollout.consumer_batch_size"
@@ -65,6 +66,14 @@ def _sizes(native: ArealSettings) -> Iterator[tuple[str, FieldValue]]:
         most = max(budget // sizes["c"], 1)
         keys = ("actor.mb_spec.max_tokens_per_mb", BACKEND)
         yield "micro_batch.tokens_per_device", by(most, "the budget / devices of a sequence", *keys)
+    elif (
+        (cut := native[CUT] or 1) > 1
+        and sizes["p"] == 1
+        and not rows_vary(native)
+        and not share(native) % (parts * cut)
+    ):
+        size = by(share(native) // (parts * cut), "a replica's share of a step / micro-batches", CUT, *SIZES)
+        yield "micro_batch.completions_per_device", size
 
 
 def _length(native: ArealSettings) -> Iterator[tuple[str, FieldValue]]:

@@ -45,6 +45,7 @@ def _sizes(spec: Spec) -> dict[str, Any]:
     name = (
         "megatron" if top.pipeline_parallel > 1 or spec.carried.weight_decay_excludes == "biases_and_norms" else "fsdp"
     )
+    replicas = top.world_size // replica
     letters = {"t": top.tensor_parallel, "p": top.pipeline_parallel, "c": top.context_parallel}
     more = "".join(f"{letter}{size}" for letter, size in letters.items() if size > 1)
     parts, size = step.parts_per_rollout, step.completions_per_step
@@ -54,11 +55,13 @@ def _sizes(spec: Spec) -> dict[str, Any]:
             text = f"{STEP} = {size}: a rollout of {whole} completions is cut into so many parts"
             raise Unsayable(text, STEP, nearest=nearest)
         parts = whole // size
-    budget = spec.micro_batch.tokens_per_device
+    budget, micro = spec.micro_batch.tokens_per_device, spec.micro_batch.completions_per_device
+    cut, left = divmod(whole, replicas * parts * micro) if micro and whole and parts and not budget else (1, 0)
     return {
-        "actor.backend": f"{name}:d{top.world_size // replica}{more}",
+        "actor.backend": f"{name}:d{replicas}{more}",
         "actor.ppo_n_minibatches": parts,
         "actor.mb_spec.max_tokens_per_mb": budget and budget * top.context_parallel,
+        "actor.mb_spec.n_mbs": cut if cut > 1 and not left and top.pipeline_parallel == 1 else None,
     }
 
 
