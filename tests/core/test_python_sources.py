@@ -141,6 +141,14 @@ def test_a_program_of_another_trainer_is_not_called_wrong(tmp_path: Path) -> Non
     assert "it trains with SFTTrainer" in reading.findings[0].message
 
 
+def test_a_program_that_is_too_large_says_what_it_trains_with(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("MyTrainer().train()\ndef f(n):\n    f(n + 1)\n    f(n + 2)\nf(1)\n")
+    (said,) = [one.message for one in read(file).findings if one.severity == "error"]
+    assert said.startswith("the program is too large to be read")
+    assert said.endswith("; it trains with MyTrainer")
+
+
 def test_a_file_that_is_no_python_is_not_read_and_not_wrong(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def broken(:\n")
     (tmp_path / "nb.ipynb").write_text("{")

@@ -466,6 +466,7 @@ def _nothing(program: Program, file: str, framework: str | None, *, looks: bool)
         )
     elif not program.whole:
         message = "the program is too large to be read to its end, and no configuration was met before"
+        message += f"; it trains with {', '.join(trainers)}" if trainers else ""
     elif trainers:
         message += f"; it trains with {', '.join(trainers)}"
     elif looks:
