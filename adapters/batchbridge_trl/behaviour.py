@@ -113,6 +113,12 @@ LAYOUTS = (
         "trl 0.18.0 to 1.16.0 GRPOTrainer.get_train_dataloader and _prepare_inputs",
     ),
 )
+OF_SWIFT = LAYOUTS[1]._replace(
+    versions="",
+    source="ms-swift 3.4.0, 3.8.0, 3.12.0, 4.0.0, 4.3.0 and 4.6.0 GRPOTrainer._prepare_inputs and what it calls, read; "
+    "4.6.0 run",
+)
+"""The layout of ms-swift's trainer, over any release of TRL."""
 
 _LATER_EPOCHS = "in later epochs the first epoch's order comes again"
 RESUME = (
@@ -334,6 +340,8 @@ def _denominator(facts: TrlFacts) -> TrlDenominator:
 
 
 def _layout(facts: TrlFacts) -> RolloutLayout:
+    if facts.of_swift:
+        return OF_SWIFT
     return next(row for row in LAYOUTS if holds(row.versions, facts.version))
 
 

@@ -251,7 +251,8 @@ class TrlAdapter(PackagedAdapter):
         start = None if source.native is not None else start_of(source, native, started)
         if start is not None and stands is not None:
             start = start._replace(replaced=not stands[0])
-        facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
+        swifts = of_swift is not None or (source.native is not None and _is_swifts(source.native))
+        facts = TrlFacts(native, sizes, sizes.resolve(), context.dataset_size, version, start, swifts)
         reading = dataclasses.replace(on_condition(), run=facts, behaviour=behaviour(facts))
         if bad or (told := meaning(native, sizes, version, facts.unplanned_end)) is None:
             return reading
@@ -260,7 +261,7 @@ class TrlAdapter(PackagedAdapter):
 
             if isinstance(source.native, copied.CopySettings):
                 told = copied.meaning(told, repeats=source.native.repeats)
-            if of_swift is not None or isinstance(source.native, ms_swift.SwiftSettings):
+            if facts.of_swift:
                 told = ms_swift.meaning(told, clamps=of_swift is None or of_swift.release.has(">=4.0.4"))
         provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
         for path, entry in told.items():
@@ -490,3 +491,10 @@ def _world_missing(reason: str) -> Finding:
     message = f"the world size is missing, and batches count completions over all devices: {reason}"
     ways = "say the world size (--world-size, or --nodes and --gpus)", f"put {WORLD} into an accelerate file"
     return Finding("BB-TRL-005", "warning", "config", message, (Where(WORLD),), tuple(map(Fix, ways)), undecided=True)
+
+
+def _is_swifts(native: Any) -> bool:
+    """Whether settings are those of ms-swift's trainer."""
+    from batchbridge_trl.ms_swift import SwiftSettings  # of objects alone
+
+    return isinstance(native, SwiftSettings)

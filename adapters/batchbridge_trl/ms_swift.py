@@ -11,7 +11,7 @@ from typing import Any
 from batchbridge.kit import Code, Request
 from batchbridge.kit.code_names import has_base
 from batchbridge.kit.proven import evidence_here
-from batchbridge.kit.values import FieldValue
+from batchbridge.kit.values import FieldValue, by
 from batchbridge_trl.proven import CODE, MS_SWIFT
 
 MODULE = "swift.rlhf_trainers.grpo_trainer"
@@ -132,7 +132,10 @@ def meaning(told: Mapping[str, FieldValue], *, clamps: bool = True) -> dict[str,
     """The canonical values of a TRL run with some settings, where ms-swift's are others. clamps: its release bounds the
     KL estimate of a token, as those from 4.0.4 on do."""
     scored = "ms-swift scores every rollout with the weights that generated it"
-    own = {"objective.old_logprobs": FieldValue("rollout_start", None, scored)}
+    own = {
+        "objective.old_logprobs": FieldValue("rollout_start", None, scored),
+        "optimizer_step.rollout_shuffle": by("none", "ms-swift trains a rollout in the order of its prompts"),
+    }
     if clamps and told["objective.kl_placement"].value == "loss":
         own["objective.kl_clamp"] = FieldValue(_KL_CLAMP, None, "fixed in ms-swift's loss")
     return {**told, **own}

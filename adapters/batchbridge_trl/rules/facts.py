@@ -36,6 +36,8 @@ class TrlFacts(NamedTuple):
     version: str
     start: StartOfRun | None = None
     """The way in which the run is started; None: the settings are those of an object, which was started already."""
+    of_swift: bool = False
+    """Whether ms-swift's trainer has them, which shuffles no rollout."""
 
     @property
     def from_object(self) -> bool:

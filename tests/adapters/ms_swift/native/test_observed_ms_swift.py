@@ -22,6 +22,7 @@ from batchbridge.ledger import read_headers, read_steps
 from batchbridge.ledger.verifying import verify
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_on_cpu.scripts import module_at
+from batchbridge_trl.behaviour import native_steps
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors
 
 _OF_TRL = Path(__file__).parents[2] / "trl" / "native"
@@ -124,6 +125,29 @@ def test_dapo_and_cispo_divide_by_the_tokens_of_the_rollout(
         shown = [pair for pair in zip(step["weights"], wanted, strict=True) if pair[0] is not None]
         assert shown, "a completion whose tokens are all clipped shows no weight"
         assert [have for have, _ in shown] == pytest.approx([want for _, want in shown], rel=1e-4)
+
+
+@pytest.mark.parametrize("cut", STEPS)
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_the_native_steps_of_the_reading_are_those_that_are_trained(
+    build: Build, tmp_path: Path, loss_type: str, cut: str
+) -> None:
+    """To the completion and its weight: ms-swift shuffles no rollout, as TRL does."""
+    built = build(loss_type=loss_type, steps_per_generation=STEPS[cut], num_train_epochs=2)
+    reading = wrap(built, mode="observe", ledger=tmp_path / "ledger").batchbridge.request.reading
+    assert (reading.spec.optimizer_step.rollout_shuffle, reading.behaviour.undecided) == ("none", ())
+    built.train()
+    lengths = {
+        (prompt, sample): len(scripted.SCRIPT.completion(prompt, sample)) for prompt in range(12) for sample in range(4)
+    }
+    steps = list(read_steps(tmp_path / "ledger"))
+    for step, native in zip(steps, native_steps(reading, 12, lengths), strict=True):
+        names = ("rollout", "pass", "prompt", "sample", "weights")
+        have = sorted(zip(*(step[name] for name in names), strict=True))
+        wanted = sorted((row.rollout, row.pass_index, row.prompt, row.sample, float(row.weight)) for row in native.rows)
+        assert [row[:4] for row in have] == [row[:4] for row in wanted]
+        shown = [(one[4], other[4]) for one, other in zip(have, wanted, strict=True) if one[4] is not None]
+        assert [one for one, _ in shown] == pytest.approx([other for _, other in shown], rel=1e-4)
 
 
 def test_bnpo_divides_by_the_tokens_of_the_micro_batch(build: Build, tmp_path: Path) -> None:
