@@ -399,7 +399,14 @@ def test_the_plan_of_another_runs_meaning_is_held(build: Build) -> None:
     spec = wrap(built, mode="observe").batchbridge.request.spec
     for asked, aspect in (
         ({"order.seed": 5, "order.prompt_shuffle": "epoch_permutation"}, "order"),
-        ({"optimizer_step.completions_per_step": 4, "horizon.optimizer_steps": 6}, "membership"),
+        (
+            {
+                "optimizer_step.completions_per_step": 4,
+                "optimizer_step.rollout_shuffle": "completions",
+                "horizon.optimizer_steps": 6,
+            },
+            "membership",
+        ),
         ({"loss.policy.aggregation": "token_mean"}, "weights"),
     ):
         wrap(built, like=spec.replace(**asked), mode="verify")
