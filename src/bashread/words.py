@@ -49,6 +49,8 @@ def fields(raw: str, line: int, scope: ExpansionScope) -> list[Word]:
         return [Word(scope.unknowns.mark(Unknown(raw, line)), line)]
     for text in braces(raw, scope):
         made += _split(_events(text, line, scope), line, _separators(scope))
+    if len(made) > 1:  # the raw word itself is paid for; a script that runs itself with "$@" twice doubles them
+        scope.spend(32 * len(made))
     return made
 
 

@@ -544,3 +544,11 @@ def test_a_text_with_an_unknown_argument_runs_and_one_with_an_unknown_command_is
 def test_a_letter_that_stands_for_a_mark_is_none_where_a_script_has_it() -> None:
     script = read_script('eval "show a=$X \ue0007\ue000 \ue000x\ue000"')
     assert [word.text for word in script.commands[0].words] == ["show", "a=$X", "\ue0007\ue000", "\ue000x\ue000"]
+
+
+def test_a_script_that_runs_itself_with_twice_its_arguments_ends() -> None:
+    text = 'bash again.sh "$@" "$@" _\n'
+    began = time.process_time()
+    found = read_script(text, own="again.sh", beside=lambda named: text)
+    assert "takes too long" in str(found)
+    assert time.process_time() - began < 5

@@ -73,6 +73,8 @@ IMPORTABLE = frozenset(
     {
         *(
             "batchbridge",
+            "bashread",
+            "pyread",
             "yaml",
             "_yaml",
             "ruamel",
