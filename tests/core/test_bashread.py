@@ -547,8 +547,7 @@ def test_a_letter_that_stands_for_a_mark_is_none_where_a_script_has_it() -> None
 
 
 def test_a_script_that_runs_itself_with_twice_its_arguments_ends() -> None:
-    text = 'bash again.sh "$@" "$@" _\n'
-    began = time.process_time()
+    # Where nothing is counted it ends by itself, some seconds later.
+    text = '[ $# -gt 150000 ] && exit\nbash again.sh "$@" "$@" _\n'
     found = read_script(text, own="again.sh", beside=lambda named: text)
-    assert "takes too long" in str(found)
-    assert time.process_time() - began < 5
+    assert ["takes too long" in one.text for one in found.remarks] == [True]

@@ -248,6 +248,15 @@ def test_a_command_that_may_not_run_is_undecided(tmp_path: Path) -> None:
     assert codes(load(tmp_path, text, command=1)) == []
 
 
+def test_an_argument_of_the_script_is_named_as_the_script_has_it(tmp_path: Path) -> None:
+    (problem,) = load(tmp_path, f'if [ "$2" = npu ]; then python {TRL}; fi').problems
+    assert problem.message == "whether this command runs depends on $2"
+    assert problem.fixes[0].text == "give it: --env 2=VALUE"
+    open_one = load(tmp_path, f"rows=$2\npython {TRL} --per_device_train_batch_size $rows")
+    messages = [one.message for one in batchbridge.read(open_one, framework="trl", version="1.16.0").findings]
+    assert "per_device_train_batch_size depends on what only running the script would tell: $2" in messages
+
+
 def test_words_that_may_hold_settings_are_undecided(tmp_path: Path) -> None:
     source = load(tmp_path, f"python {TRL} --seed 1 x $EXTRA")
     (problem,) = source.problems

@@ -23,7 +23,7 @@ from batchbridge.reading.launchers import (
     programs,
 )
 from batchbridge.reading.machine_facts import DEVICES, NODES, machine_settings, variables_of, visible_devices
-from batchbridge.reading.unknown_settings import PLACEHOLDER, names_of, ways_to_give
+from batchbridge.reading.unknown_settings import PLACEHOLDER, in_words, names_of, ways_to_give
 
 if TYPE_CHECKING:
     from batchbridge.reading.unreached import UnreachedTraining
@@ -413,7 +413,7 @@ def _several(found: list[Candidate], file: str) -> Finding:
     message = f"the script runs {len(found)} training commands ({listed}); command 1 is read"
     if open_ones:
         names = names_of(unknown for one in open_ones for unknown in one.command.only_if)
-        why = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")
+        why = in_words(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else "")
         message = f"the script has {len(found)} training commands ({listed}), and {why} decides which run; 1 is read"
     where = tuple(dict.fromkeys(Where(file=file, line=one.line) for one in found))
     fix = Fix("name one with --command NUMBER")
@@ -435,7 +435,7 @@ def _missing(place: int, found: list[Candidate], file: str) -> Finding:
 
 def _conditional(candidate: Candidate, file: str) -> Finding:
     names = names_of(candidate.command.only_if)
-    message = f"whether this command runs depends on {', '.join(names)}"
+    message = f"whether this command runs depends on {in_words(names)}"
     where = (Where(file=file, line=candidate.line),)
     fixes = (*ways_to_give(names), Fix("--command 1 takes it as given that it runs"))
     return Finding("BB013", "error", "config", message, where, fixes, undecided=True)
@@ -445,7 +445,7 @@ def _loose(program: LaunchedProgram, file: str) -> Iterable[Finding]:
     """Words that are nothing but an unknown value: they may hold any number of further settings, or none."""
     for word in (program.words[place] for place in _loose_places(program)):
         names = names_of(word.unknown)
-        message = f"{word.text} may hold settings: {', '.join(names)} is not known"
+        message = f"{word.text} may hold settings: {in_words(names)} is not known"
         fixes = ways_to_give(names) or (Fix("name the settings with --set KEY=VALUE"),)
         where = (Where(file=file, line=word.line),)
         yield Finding("BB011", "error", "config", message, where, fixes, undecided=True)

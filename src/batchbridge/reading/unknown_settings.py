@@ -30,6 +30,11 @@ def ways_to_give(names: Iterable[str]) -> tuple[Fix, ...]:
     return (*machine, *ways)
 
 
+def in_words(names: Iterable[str]) -> str:
+    """The names in a sentence: `NODE_RANK, $2`; an argument of the script as the script has it."""
+    return ", ".join(f"${name}" if name.isdigit() else name for name in names)
+
+
 _OPEN = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|`[^`]*`|<[^<>]*>")
 """The parts of a value that a script leaves open: `$NAME`, `${NAME}`, `$(command)`, `<placeholder>`."""
 
@@ -81,7 +86,7 @@ def unknown_values(source: Source, keys_that_matter: Iterable[str]) -> list[Find
         where = (Where(key, source.values.get(key), file, source.lines.get(key)),)
         machine = (Fix("say how many devices train: --world-size DEVICES"),) if key in machine_settings() else ()
         fixes = (*machine, *ways_to_give(names), Fix(f"say the setting itself: --set {key}=VALUE"))
-        message = f"{key} depends on what only running the script would tell: {', '.join(names)}"
+        message = f"{key} depends on what only running the script would tell: {in_words(names)}"
         if left:
             message = f"{key} still has a placeholder, {left[0]}"
         found.append(Finding("BB011", "error", "config", message, where, fixes, undecided=True))
