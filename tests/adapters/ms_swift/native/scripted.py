@@ -115,3 +115,15 @@ def swift_trainer(
 
     trainer.engine.infer = infer
     return trainer
+
+
+def other_order(built: Any) -> None:
+    """The sampler has another seed than the settings."""
+    native = built._get_train_sampler
+
+    def seeded(*given: Any, **options: Any) -> Any:
+        sampler = native(*given, **options)
+        sampler.generator.manual_seed(1)
+        return sampler
+
+    built._get_train_sampler = seeded

@@ -283,17 +283,6 @@ def test_a_run_whose_kl_estimate_is_cut_ends_well(build: Build) -> None:
     assert built.state.global_step == built.state.max_steps > 1
 
 
-def _other_seed(built: Any) -> None:
-    native = built._get_train_sampler
-
-    def seeded(*given: Any, **options: Any) -> Any:
-        sampler = native(*given, **options)
-        sampler.generator.manual_seed(1)
-        return sampler
-
-    built._get_train_sampler = seeded
-
-
 def _of_rollouts(change: Callable[[Any, list[Any]], None]) -> Callable[[Any], None]:
     """Changes the micro-batches of every rollout, behind what is observed."""
 
@@ -359,7 +348,7 @@ def _other_advantages(built: Any) -> None:
 
 TAMPERED: dict[str, tuple[Callable[[Any], None], str, int]] = {
     # what is done -> how, the aspect of the departure, and its step.
-    "another order of prompts": (_other_seed, "order", 0),
+    "another order of prompts": (scripted.other_order, "order", 0),
     "a micro-batch twice": (_of_rollouts(_twice), "membership", 0),
     "advantages of two samples exchanged": (_of_rollouts(_exchanged_advantages), "gradient", 0),
     "completions of two samples exchanged": (_of_rollouts(_exchanged_completions), "gradient", 0),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scripted import SCRIPT, swift_trainer
+from scripted import SCRIPT, other_order, swift_trainer
 
 from batchbridge import BatchDrift, wrap
 from batchbridge.contract.reading import Mode
@@ -42,18 +42,6 @@ def louder(built: Any) -> None:
     native = built.compute_loss
     times = 1.01 if built.accelerator.process_index else 1.0
     built.compute_loss = lambda *given, **options: native(*given, **options) * times
-
-
-def other_order(built: Any) -> None:
-    """The sampler has another seed than the settings."""
-    native = built._get_train_sampler
-
-    def seeded(*given: Any, **options: Any) -> Any:
-        sampler = native(*given, **options)
-        sampler.generator.manual_seed(1)
-        return sampler
-
-    built._get_train_sampler = seeded
 
 
 def main(folder: Path, mode: Mode) -> None:
