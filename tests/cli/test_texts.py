@@ -168,6 +168,28 @@ def test_explain_says_where_a_field_comes_from_in_a_word_and_no_unit_that_says_n
     assert len(short.splitlines()) < 0.8 * len(long.splitlines())
 
 
+R1_V = """from transformers import Trainer
+from trl import GRPOConfig
+class Qwen2VLGRPOTrainer(Trainer):
+    def compute_loss(self, model, inputs): ...
+args = GRPOConfig(output_dir="x", per_device_train_batch_size=4, num_generations=4)
+NAMEGRPOTrainer(model="m", reward_funcs=[], args=args, train_dataset=[]).train()
+"""
+
+
+def test_a_program_that_counts_itself_has_no_plan_of_the_frameworks(run: Run, tmp_path: Path) -> None:
+    """R1-V's copies repeat rows; of an unknown trainer the plan is TRL's, and says so."""
+    asked = ("--world-size", "2", "--dataset-size", "64", "--framework-version", "1.16.0")
+    program = tmp_path / "train.py"
+    program.write_text(R1_V.replace("NAME", "Qwen2VL"), encoding="utf-8")
+    code, out, error = run("plan", str(program), *asked)
+    assert (code, out) == (4, "")
+    assert "there is no plan: the program counts batches itself: in R1-V and its copies" in error
+    program.write_text(f"from mine import FancyGRPOTrainer\n{R1_V.replace('NAME', 'Fancy')}", encoding="utf-8")
+    code, out, _ = run("plan", str(program), *asked)
+    assert out.splitlines()[0].startswith("numbers of TRL's, and right if FancyGRPOTrainer trains as TRL's")
+
+
 def test_where_nothing_seeds_the_order_there_is_no_plan_and_it_is_said_what_there_is(run: Run) -> None:
     asked = ("--framework", "openrlhf", "--framework-version", "0.11.0", "--world-size", "1", "--set", "train.seed=1")
     code, _, err = run("plan", *asked)

@@ -275,6 +275,9 @@ def test_a_known_programs_own_sizes_are_the_headline(more: str, line: str) -> No
     explained = str(batchbridge.explain("run.sh", version="0.7.1")).splitlines()
     assert (explained[1:3] == said[1:3]) is own
     assert ("Meaning" in explained) is (not own), "the sizes of verl's own program"
+    scaled = batchbridge.scale("run.sh", 16, version="0.7.1")
+    assert any(one.startswith("the program counts batches itself: ") for one in scaled.problems) is own
+    assert (scaled.choices == ()) is own
 
 
 def test_options_of_a_programs_own_are_nobodys_errors() -> None:

@@ -54,8 +54,8 @@ def command(
     from batchbridge.cli._json import print_json
     from batchbridge.errors import PlanError
     from batchbridge.meaning.candidates import CandidatePlan, plan_of
+    from batchbridge.render import headline, text
     from batchbridge.render import plan as render
-    from batchbridge.render import text
 
     if step is not None and steps is not None:
         raise click.UsageError("give --step or --steps, not both")
@@ -81,6 +81,12 @@ def command(
     if reading.spec is None or reading.verdict == "invalid":
         code = EXIT_CODES[reading.verdict] or INVALID
         return refused("the configuration is not valid: see findings", code, text.check(name, reading))
+    if reading.condition is not None and reading.counts_itself:
+        why = reading.condition.no_plan
+        return refused(why, UNDECIDED, f"{text.clean(name)}: there is no plan: {why}")
+    if not as_json:
+        for line in headline.condition(reading):
+            click.echo(line)
     steps = steps if step is None else (step, step + 1)
     alone = steps is None and rollout is None
     if reading.dataset_size is None and not (alone and svg is None):

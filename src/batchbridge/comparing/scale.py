@@ -167,6 +167,8 @@ def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
     empty = Scaling(reading=reading, world_size=world_size)
     if reading.spec is None or reading.verdict in ("invalid", "undecided"):
         return empty
+    if reading.condition is not None and reading.counts_itself:
+        return dataclasses.replace(empty, problems=(reading.condition.no_plan,))
     judge = Judge(adapter, reading)
     target = reading.spec.replace(**{"topology.world_size": world_size})
     kept = judge.choice("the same run", target)

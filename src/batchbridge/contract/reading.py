@@ -66,6 +66,11 @@ class Condition:
     sizes: CountedSizes | None = None
     silent: frozenset[str] = frozenset()
 
+    @property
+    def no_plan(self) -> str:
+        """The reason, where `otherwise` holds, that the framework's plan and its other sizes are not the program's."""
+        return f"the program counts batches itself: {self.why}"
+
     def to_dict(self) -> dict[str, Any]:
         """JSON types: supposed, why, otherwise, sizes."""
         sizes = None if self.sizes is None else dataclasses.asdict(self.sizes)

@@ -43,7 +43,7 @@ def lines(reading: Reading, facts: HeadlineFacts, *, sizes: bool, verbose: bool)
         yield from _like(beside.reading if beside else reading)
         if beside:
             yield one_line(beside.condition)
-    yield from _condition(reading)
+    yield from condition(reading)
     yield from _nowhere(reading, facts.nowhere)
     yield from _devices(facts, conditional=reading.condition is not None)
 
@@ -58,7 +58,7 @@ def who(reading: Reading) -> str:
 def own_sizes(reading: Reading) -> Iterator[str]:
     """The sizes of a program that counts batches itself, and what is known of it."""
     yield from _batches(reading)
-    yield from _condition(reading)
+    yield from condition(reading)
 
 
 def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
@@ -175,7 +175,7 @@ SIZES_OF_COPIES = ("rollout size", "step size", "passes")
 """The numbers of `OwnCopy.differing` that the line of sizes has."""
 
 
-def _condition(reading: Reading) -> Iterator[str]:
+def condition(reading: Reading) -> Iterator[str]:
     """Whose numbers are shown, where it is not known that the framework's own trainer runs."""
     said = reading.condition
     if said is None:
@@ -208,7 +208,7 @@ def _devices(facts: HeadlineFacts, *, conditional: bool) -> Iterator[str]:
         many = count(facts.example.spec.topology.world_size, "device")
         yield from (say("for example on {devices}: {sizes}", devices=many, sizes=of) for of in _batches(facts.example))
         if not conditional:
-            yield from _condition(facts.example)
+            yield from condition(facts.example)
 
 
 def releases(judged: ReleaseVerdicts | None, *, verbose: bool) -> Iterator[str]:
