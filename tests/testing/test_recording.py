@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,17 @@ def test_functions_that_did_not_answer_hold_nothing(
 ) -> None:
     with pytest.raises(AssertionError, match=told):
         asked(toys(named))
+
+
+def test_a_function_that_ran_in_a_thread_of_the_method_has_answered(
+    toys: Callable[..., type[EvidenceContract]], recorded: Path
+) -> None:
+    class InAThread(toys()):  # type: ignore[misc]  # made by a function
+        def native_devices(self, case: ValidCase) -> int:
+            found: list[int] = []
+            counting = threading.Thread(target=lambda: found.append(super(InAThread, self).native_devices(case)))
+            counting.start()
+            counting.join()
+            return found[0]
+
+    asked(InAThread)

@@ -15,6 +15,7 @@ import math
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -297,19 +298,21 @@ def _listed(answer: Any, given: Sequence[Any]) -> Any:
 
 
 def _watched(ask: Callable[[], Any], names: set[str]) -> tuple[Any, set[CodeType]]:
-    """An answer, and what ran under one of these names until it was there."""
+    """An answer, and what ran under one of these names until it was there, in threads that it began too."""
     ran: set[CodeType] = set()
 
     def see(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code.co_name in names:
             ran.add(frame.f_code)
 
-    before = sys.getprofile()
+    before, threads_before = sys.getprofile(), threading.getprofile()
     sys.setprofile(see)
+    threading.setprofile(see)
     try:
         return ask(), ran
     finally:
         sys.setprofile(before)
+        threading.setprofile(threads_before)
 
 
 def _key(code: CodeType, folder: Path) -> str:

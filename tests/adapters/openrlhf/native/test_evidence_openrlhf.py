@@ -7,8 +7,11 @@ and the engine are stand-ins: an engine answers a prompt with the prompt.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import queue
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -18,7 +21,7 @@ from unittest import mock
 import pytest
 import real_openrlhf
 import torch
-from openrlhf.trainer import ppo_trainer
+from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_utils import experience_maker, samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray import launcher, ppo_actor
@@ -50,6 +53,7 @@ LOSSES = (
     "utils/loss_utils.py: iter_grad_accum_global_norm",
 )
 SAMPLES, LOOP = "trainer/ppo_utils/samples_generator.py: ", "trainer/ppo_trainer.py: "
+QUEUED = "trainer/ppo_trainer_async.py: "
 TRAINED = (
     f"{ACTOR}ActorPPOTrainer.ppo_train",
     "utils/deepspeed/deepspeed.py: DeepspeedStrategy.setup_distributed",
@@ -62,6 +66,15 @@ FITTED = (
 )
 FIT = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class
 """The trainer's class below Ray's."""
+ACTORS = [
+    getattr(ppo_trainer_async, name).__ray_metadata__.modified_class
+    for name in ("PPOTrainerAsync", "GenerateSamplesActor", "TrainingActor")
+]
+"""Those of the asynchronous trainer: what builds the queue, what generates into it, what trains out of it."""
+ROLLOUTS = 12
+"""Rollouts of a run whose ages are looked at: more than any case here is ahead."""
+PATIENCE = 30.0
+"""Seconds after which a loop that waits for the other one has failed."""
 
 
 class OpenRlhfsFunctions(EvidenceContract):
@@ -84,6 +97,12 @@ class OpenRlhfsFunctions(EvidenceContract):
             f"{MAKER}RemoteExperienceMaker.compute_advantages_and_returns",
             "models/utils.py: compute_approx_kl",
             "models/utils.py: compute_reward",
+        ),
+        "staleness": (
+            f"{QUEUED}PPOTrainerAsync.__init__",
+            f"{QUEUED}GenerateSamplesActor.fit",
+            f"{QUEUED}TrainingActor.fit",
+            f"{SAMPLES}SamplesGenerator.generate_samples",
         ),
         "truncated": (f"{SAMPLES}SamplesGenerator._process_response_into_experience",),
         "corrections": LOSSES[:2],
@@ -199,6 +218,11 @@ class OpenRlhfsFunctions(EvidenceContract):
             maker.compute_advantages_and_returns(maker.make_experience([made]))
         return found[0][: len(tokens), 0].tolist()
 
+    def native_staleness(self, case: ValidCase) -> float | None:
+        """Of a run out of a queue; what trains as it generates has none."""
+        args = parsed(case)
+        return float(oldest(args)) if args.train.async_enable else None
+
     def native_trained_tokens(
         self, case: ValidCase, lengths: Sequence[int], truncated: Sequence[bool]
     ) -> list[int | None]:
@@ -268,27 +292,91 @@ def fitted(args: Any, dataset_size: int) -> list[list[int]]:
         return {}, step + 1
 
     states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
-    idle = mock.MagicMock()
-    with (
-        mock.patch.object(ppo_trainer, "blending_datasets", return_value=Places(range(dataset_size))),
-        mock.patch.object(ppo_trainer, "PromptDataset", lambda data, *words, **options: data),
-        mock.patch.object(ppo_trainer, "tqdm", idle),
-        mock.patch.object(samples_generator, "tqdm", idle),
-        mock.patch.object(samples_generator, "ray", mock.Mock(wait=waited, get=lambda ref: [ref] * size)),
-        mock.patch.object(samples_generator, "batch_vllm_engine_call"),
-        warnings.catch_warnings(action="ignore"),  # of torch about its own loader
-    ):
-        loader, _, _ = ppo_trainer.prepare_datasets(strategy, None)
-        generator = samples_generator.SamplesGenerator(strategy, loader, None, None, [])
+    with generation(strategy, dataset_size) as generator:
         generator._dispatch_prompts_to_vllm = lambda prompts, *words, **options: list(prompts)
         generator._process_response_into_experience = lambda prompt, **options: SimpleNamespace(prompt=prompt)
-        trainer = object.__new__(FIT)
+        loader, trainer = generator.prompts_dataloader, object.__new__(FIT)
         vars(trainer).update(args=strategy.args, prompts_dataloader=loader, eval_dataloader=None, generate_kwargs={})
         vars(trainer).update(samples_generator=generator, wandb_logger=None, tensorboard_logger=None, train_step=train)
         vars(trainer).update(init_checkpoint_states=lambda: states, restore_best_checkpoint_state=lambda states: None)
         trainer.save_logs_and_checkpoints = lambda *words: None
         trainer.fit()
     return rollouts
+
+
+@contextlib.contextmanager
+def generation(strategy: Any, dataset_size: int) -> Iterator[Any]:
+    """OpenRLHF's generator of samples over prompts that are numbers, in which an engine answers at once."""
+    idle, size = mock.MagicMock(), strategy.args.rollout.n_samples_per_prompt
+    with (
+        mock.patch.object(ppo_trainer, "blending_datasets", return_value=Places(range(dataset_size))),
+        mock.patch.object(ppo_trainer, "PromptDataset", lambda data, *words, **options: data),
+        mock.patch.object(ppo_trainer, "tqdm", idle),
+        mock.patch.object(ppo_trainer_async, "tqdm", idle),
+        mock.patch.object(samples_generator, "tqdm", idle),
+        mock.patch.object(samples_generator, "ray", mock.Mock(wait=waited, get=lambda ref: [ref] * size)),
+        mock.patch.object(samples_generator, "batch_vllm_engine_call"),
+        warnings.catch_warnings(action="ignore"),  # of torch about its own loader
+    ):
+        loader, _, _ = ppo_trainer.prepare_datasets(strategy, None)
+        yield samples_generator.SamplesGenerator(strategy, loader, None, None, [])
+
+
+class Waited(queue.Queue[Any]):
+    """A queue that says when its taker can do nothing: `idle` is set while it waits for something."""
+
+    def __init__(self, maxsize: int) -> None:
+        super().__init__(maxsize)
+        self.idle = threading.Event()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        with self.mutex:
+            if not self._qsize():
+                self.idle.set()
+        return super().get(timeout=PATIENCE)
+
+    def _put(self, item: Any) -> None:
+        """Called while the queue's lock is held, so that `idle` is never set where something is there."""
+        self.idle.clear()
+        super()._put(item)
+
+
+def oldest(args: Any) -> int:
+    """The most updates that came between the generation of a rollout and its training, where OpenRLHF's own loops run
+    beside each other, and the trainer updates only when the generator may go no further."""
+    strategy, size = real_openrlhf.strategy_of(args, {}), args.rollout.n_samples_per_prompt
+    ages: list[int] = []
+    updates: list[int] = []
+
+    def train(samples: Sequence[Any], step: int) -> tuple[dict[str, Any], int]:
+        while not made.rollout_slots.idle.wait(0.01) and generating.is_alive():
+            pass
+        ages.extend(len(updates) - one.begun for one in samples[::size])
+        updates.append(step)
+        return {}, step + 1
+
+    ray_of = {"ray": mock.MagicMock(), "VLLMLock": mock.MagicMock(), "Queue": Waited}
+    actors = dict.fromkeys(("GenerateSamplesActor", "TrainingActor"), mock.DEFAULT)
+    with (
+        generation(strategy, ROLLOUTS * args.rollout.batch_size) as generator,
+        mock.patch.multiple(ppo_trainer_async, **ray_of, **actors),
+    ):
+        generator._dispatch_prompts_to_vllm = lambda prompts, *words, **options: [len(updates)] * len(prompts)
+        generator._process_response_into_experience = lambda begun, **options: SimpleNamespace(begun=begun)
+        made, generates, trains = map(object.__new__, ACTORS)
+        made.__init__(None, strategy, None, None, None, None, [])
+        both = {"args": args, "_partial_rollout": False, "vllm_lock": mock.MagicMock(), "eval_dataloader": None}
+        both |= {"rollout_queue": made.rollout_queue, "rollout_slots": made.rollout_slots}
+        vars(generates).update(both, samples_generator=generator, generate_kwargs={})
+        generates.prompts_dataloader = generator.prompts_dataloader
+        vars(trains).update(both, wandb_logger=None, tensorboard_logger=None, train_step=train)
+        trains.save_logs_and_checkpoints = lambda *words: None
+        generating = threading.Thread(target=generates.fit, args=(0, 0), daemon=True)
+        generating.start()
+        trains.fit()
+        generating.join(PATIENCE)
+    assert len(updates) == ROLLOUTS, f"{len(updates)} of {ROLLOUTS} rollouts were trained"
+    return max(ages)
 
 
 def waited(refs: list[int], **options: Any) -> tuple[list[int], list[int]]:
@@ -379,6 +467,8 @@ class TestOpenRlhf(OpenRlhfsFunctions):
         case("KL in rewards, k3", algo__kl__init_coef=0.1, algo__kl__estimator="k3", train__micro_batch_size=4),
         case("a cap", **CORRECTED),
         case("a mask", **CORRECTED, algo__advantage__is_correction_mode="mask"),
+        case("a queue", train__async_enable=True, train__async_queue_size=3),
+        case("a generation of three rollouts", train__async_enable=True, rollout__vllm_generate_batch_size=24),
     )
 
 
@@ -442,6 +532,8 @@ MISREADINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "truncated completions do not train": ("truncated", "group_norm", {"rollout.truncated_completions": "mask"}),
     "a mask is a cap": ("corrections", "a mask", {"objective.sampler_correction": "token_truncate [0.5, 5.0]"}),
     "a cap has no lower bound": ("corrections", "a cap", {"objective.sampler_correction": "token_truncate [-, 5.0]"}),
+    "a queue has room for one": ("staleness", "a queue", {"staleness.maximum": 1}),
+    "the queue alone is ahead": ("staleness", "a generation of three rollouts", {"staleness.maximum": 1}),
     "nothing is corrected": ("corrections", "a cap", {"objective.sampler_correction": None}),
     "the ratio is a token's": (
         "ratio",
