@@ -742,7 +742,7 @@ def mutations(session: nox.Session) -> None:
     """Every acting module tampered with once, and the tests that must find it; writes docs/mutations.md. By name only:
     hours; `-- --only TEXT` for some rows. EasyR1's and Open-Instruct's where their checkouts are named."""
     install(session, "core", *TEST, "jsonschema", ON_CPU, ".[hydra,speed,html,parquet,remote]")
-    pythons = environments(session, "trl", "verl", "openrlhf", *checkouts())
+    pythons = environments(session, "trl", "verl", "openrlhf", "ms_swift", "unsloth", "verl_071", *checkouts())
     named = [f"--python={name}={python}" for name, python in pythons.items()]
     words = ("python", "tests/repository/mutations.py", "--write", *named, *session.posargs)
     session.run(*words, env=ENVIRONMENT)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from mutants_of_adapters import FRAMEWORKS
 
-Tier = Literal["default", "checkout"]
+Tier = Literal["default", "by name", "checkout"]
 Row = tuple[str, str, str, str]
 """Module, its text, what stands there instead, and the tests as words."""
 
@@ -20,7 +20,8 @@ Row = tuple[str, str, str, str]
 @dataclass(frozen=True)
 class Mutant:
     """One change, and what finds it. module: path from the repository's root. session: whose environment runs the
-    tests. tier: whether a plain `nox` runs them, or only one that has a checkout of the framework."""
+    tests. tier: whether a plain `nox` runs them, only one that names their session, or only one that has a checkout of
+    the framework."""
 
     module: str
     text: str
@@ -43,6 +44,8 @@ def _rows(folder: str, session: str, rows: Sequence[Row], tier: Tier = "default"
 
 
 def _tier(session: str) -> Tier:
+    if session in ("ms_swift", "unsloth", "verl_071"):
+        return "by name"
     return "checkout" if session in ("easyr1", "open_instruct") else "default"
 
 

@@ -10,12 +10,25 @@ from collections.abc import Mapping, Sequence
 Rows = Sequence[tuple[str, str, str, str]]
 
 _TRL, _VERL, _ORL = "tests/adapters/trl/native", "tests/adapters/verl", "tests/adapters/openrlhf"
+_SWIFT = "tests/adapters/ms_swift/native"
 _EZR, _OI = "tests/adapters/easyr1", "tests/adapters/open_instruct"
 _SAME = f"{_TRL}/test_measured.py -k same_runs_go_through"
 _SEEN = f"{_TRL}/test_verify_and_observe.py"
 
 TRL: Mapping[str, Rows] = {
     "trl": (
+        (
+            "copied_steps",
+            "((ended.cumsum(1) - ended.int()) == 0).int()",
+            "(ended.cumsum(1) == 0).int()",
+            f"{_TRL}/test_copies.py",
+        ),
+        (
+            "copied_steps",
+            "(prompts[row // each], (first",
+            "(prompts[0], (first",
+            f"{_TRL}/test_copies.py",
+        ),
         (
             "engine",
             "= divisor * normaliser.step_factor() * ranks",
@@ -136,6 +149,46 @@ TRL: Mapping[str, Rows] = {
             'TorchGenerator(facts.native["seed"] + rank)',
             'TorchGenerator(facts.native["seed"] + rank + 1)',
             "tests/adapters/trl/test_history_trl.py -k recorded",
+        ),
+    ),
+    "ms_swift": (
+        (
+            "swift_rows",
+            'advantages=micro["advantages"][:, None].expand(mask.shape)',
+            'advantages=1.5 * micro["advantages"][:, None].expand(mask.shape)',
+            f"{_SWIFT}/test_ms_swift.py -k oracles_gradient -W ignore",
+        ),
+        (
+            "swift_rows",
+            "first = int(trained.int().argmax())",
+            "first = int(trained.int().argmax()) + 1",
+            f"{_SWIFT}/test_observed_ms_swift.py -k named_with_its_reward -W ignore",
+        ),
+        (
+            "swift_steps",
+            "start += rows",
+            "start += 0",
+            f"{_SWIFT}/test_observed_ms_swift.py -k named_with_its_reward -W ignore",
+        ),
+        (
+            "swift_steps",
+            "advantages=batch.advantages.clone()",
+            "advantages=1.5 * batch.advantages.clone()",
+            f"{_SWIFT}/test_observed_ms_swift.py -k gradient_of_the_native -W ignore",
+        ),
+    ),
+    "unsloth": (
+        (
+            "unsloth_steps",
+            "*given[:_UPSTREAM], 1.0, *given[_UPSTREAM + 1 :]",
+            "*given[:_UPSTREAM], 1.5, *given[_UPSTREAM + 1 :]",
+            "tests/adapters/unsloth/native/test_wrapped.py -k every_step_has_the_oracles -W ignore",
+        ),
+        (
+            "unsloth_steps",
+            "(width - tokens - padding)[:, None]",
+            "(width - tokens)[:, None]",
+            "tests/adapters/unsloth/native/test_wrapped.py -k every_step_has_the_oracles -W ignore",
         ),
     ),
 }
@@ -270,6 +323,20 @@ VERL: Mapping[str, Rows] = {
             "logprobs.new_zeros(PROMPT_TOKENS - 1), logprobs, logprobs.new_zeros(1)",
             "logprobs.new_zeros(PROMPT_TOKENS), logprobs",
             f"{_VERL}/native/test_distillation_verl.py",
+        ),
+    ),
+    "verl_071": (
+        (
+            "legacy",
+            "* self.ranks.replicas / natively)",
+            "* 1.5 * self.ranks.replicas / natively)",
+            f"{_VERL}/native/test_gradients_verl.py -k every_step_has_the_oracles",
+        ),
+        (
+            "legacy",
+            'if counted.aggregation == "sequence_mean":',
+            "if False:",
+            f"{_VERL}/native/test_gradients_verl.py -k every_step_has_the_oracles",
         ),
     ),
 }

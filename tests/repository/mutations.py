@@ -168,8 +168,9 @@ _COLUMNS = ["module", "mutant", "found by", "tier", "result", "commit", "date"]
 _HEAD = """# What a tampered module turns red
 
 Every module that acts on a run is tampered with in one place, in a copy of the tree, and the tests named here must find
-it. `default`: sessions that a plain `nox` runs; `checkout`: those that need a checkout of the framework, of which the
-project's own workflow runs the smoke on every commit and the whole at night. The rows stand in
+it. `default`: sessions that a plain `nox` runs; `by name`: those that run when they are named; `checkout`: those that
+need a checkout of the framework, of which the project's own workflow runs the smoke on every commit and the whole at
+night. The rows stand in
 `tests/repository/mutants.py`. Written by `tests/repository/mutations.py`, which `nox -s mutations` runs.
 """
 
