@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,20 +141,19 @@ def _tree(script: str, beside: Path | None) -> ast.Module | None:
     path = near_file(script, beside) or near_file(f"{script.replace('.', '/')}.py", beside)
     if path is None:
         return None
-    from batchbridge.kit import python_text
+    from batchbridge.kit.declared_settings import parsed
 
-    try:
-        return ast.parse(python_text(path))
-    except (OSError, ValueError, SyntaxError):
-        return None
+    return parsed(path)
 
 
+@lru_cache(maxsize=8)
 def _streams(tree: ast.Module) -> bool:
     """Whether a script asks for a dataset to be streamed: some dataset, to train on or another."""
     said = (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "streaming")
     return any(isinstance(node.value, ast.Constant) and node.value.value is True for node in said)
 
 
+@lru_cache(maxsize=8)
 def _built(tree: ast.Module) -> tuple[str, ...]:
     """The trainers that a script names."""
     modules = dict(_imports(tree))

@@ -64,7 +64,7 @@ class RemovedKey(NamedTuple):
         return f"{self.key} is gone since {self.since}" + (f"; {self.instead} says it now" if self.instead else "")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)  # a file is asked about under every release, with two lists of groups
 def settings_of(groups: tuple[SettingGroup, ...], version: str) -> dict[str, Key]:
     """Key to its row in `version`, over several groups; the first group that knows a key says its default."""
     found: dict[str, Key] = {}

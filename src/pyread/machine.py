@@ -15,7 +15,20 @@ from typing import Any, NamedTuple
 
 from pyread.calls import ENDS, Calls, Ended, LoadFile, LoopEnds, Returned, default_of
 from pyread.expressions import one_of
-from pyread.values import Class, Function, Instance, Place, Scope, Symbol, Undecided, UnknownValue, named, same, text_of
+from pyread.values import (
+    Class,
+    Function,
+    Instance,
+    Place,
+    Scope,
+    Symbol,
+    Undecided,
+    UnknownValue,
+    named,
+    same,
+    stored_in,
+    text_of,
+)
 
 MOST_STATEMENTS = 20_000
 """Statements that are read of one program: enough for any script, and a bound for what loops multiply."""
@@ -352,9 +365,8 @@ class Machine(Calls):
     def _once(self, body: Sequence[ast.stmt], unknown: UnknownValue, scope: Scope) -> None:
         """Reads a loop's body once: what it changes is unknown in it and behind it."""
         for part in body:
-            for inner in ast.walk(part):
-                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store) and inner.id in scope.names:
-                    scope.names[inner.id] = unknown
+            for name in stored_in(part) & scope.names.keys():
+                scope.names[name] = unknown
         self._both(body, [], unknown, scope)
 
     def _run_With(self, node: ast.With | ast.AsyncWith, scope: Scope) -> None:

@@ -312,9 +312,32 @@ def same(one: Any, other: Any) -> bool:
 
 
 def text_of(node: ast.AST) -> str:
-    """An expression as it is written, cut to what fits in a line."""
+    """An expression as it is written, cut to what fits in a line. Kept with the node: a function is read as often as it
+    is called, and its expressions stay as they are written."""
+    kept = vars(node)
+    if _TEXT not in kept:
+        kept[_TEXT] = _written(node)
+    text: str = kept[_TEXT]
+    return text
+
+
+def _written(node: ast.AST) -> str:
     try:
         text = " ".join(ast.unparse(node).split())
     except RecursionError:
         return "a deep expression"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def stored_in(node: ast.AST) -> frozenset[str]:
+    """The names that a statement binds, wherever in it; kept with the node, as its text is."""
+    kept = vars(node)
+    if _STORED not in kept:
+        inner = (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+        kept[_STORED] = frozenset(one.id for one in inner)
+    names: frozenset[str] = kept[_STORED]
+    return names
+
+
+_TEXT, _STORED = "batchbridge_text", "batchbridge_stored"
+"""Attributes of nodes that these two keep."""

@@ -60,6 +60,21 @@ def test_two_keys_that_only_it_has_claim_a_file(tmp_path: Path, text: str, frame
     assert batchbridge.read(file, world_size=8).framework == framework
 
 
+def test_several_documents_are_told_and_what_the_first_is_counts(tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text("apiVersion: v1\nkind: Service\n---\napiVersion: v1\nkind: Pod\n", encoding="utf-8")
+    reading = batchbridge.read(file)
+    assert [(one.code, [place.line for place in one.where]) for one in reading.findings] == [
+        ("BB004", [4]),
+        ("BB020", []),
+    ]
+    assert "Kubernetes'" in reading.findings[1].message
+    file.write_text(f"{TRL}---\nseed: 1\n", encoding="utf-8")
+    recipe = batchbridge.read(file, world_size=8)
+    assert (recipe.framework, recipe.verdict) == ("trl", "invalid")
+    assert [(one.code, one.where[0].line) for one in recipe.findings if one.severity == "error"] == [("BB004", 4)]
+
+
 def test_a_recipe_is_no_foreign_file() -> None:
     assert foreign_file({"num_generations": 8, "beta": 0.0, "loss_type": "dapo"}) is None
 

@@ -42,7 +42,7 @@ class DeclaredSetting(NamedTuple):
 def declared_options(file: Path) -> dict[str, DeclaredSetting]:
     """Option to what every `add_argument("--option", ...)` in a file declares of it, also in a loop over constants."""
     found: dict[str, DeclaredSetting] = {}
-    tree = _parsed(file)
+    tree = parsed(file)
     for node, names in _calls(tree, {}) if tree is not None else ():
         if not isinstance(node.func, ast.Attribute):
             continue
@@ -100,7 +100,7 @@ REQUIRED, OPTIONAL, BY_NAME, ANY_NAME = "required", "optional", "by name", "**"
 def declared_parameters(file: Path, name: str) -> dict[str, str]:
     """Parameter to its kind, of the constructor that the class `name` of a file has itself; empty where it has none, or
     where a decorator may take other ones."""
-    tree = _parsed(file)
+    tree = parsed(file)
     classes = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name] if tree else []
     functions = [one for node in classes for one in node.body if isinstance(one, ast.FunctionDef)]
     made = next((one for one in functions if one.name == "__init__"), None)
@@ -126,15 +126,20 @@ def declared_fields(root: Path, file: Path, name: str, *, nested: bool = True) -
 
 def classes_parsed(file: Path) -> list[str]:
     """Names, as written, of the classes that a program hands to a parser of dataclasses: `TrlParser((A, B))`, say."""
+    tree = parsed(file)
+    return [] if tree is None else list(_classes_parsed(tree))
+
+
+@lru_cache(maxsize=64)
+def _classes_parsed(tree: ast.Module) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    tree = _parsed(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and "Parser" in _last(node.func):
             first = node.args[0]
             for one in first.elts if isinstance(first, ast.Tuple | ast.List) else (first,):
                 if isinstance(one, ast.Name | ast.Attribute):
                     found[ast.unparse(one)] = None
-    return list(found)
+    return tuple(found)
 
 
 def _fields(root: Path, file: Path, name: str, nested: bool, depth: int) -> Iterator[tuple[str, DeclaredSetting]]:
@@ -226,7 +231,7 @@ def _last(node: ast.expr) -> str:
 
 def _class(root: Path, file: Path, name: str, depth: int) -> tuple[Path, ast.ClassDef] | None:
     """The class that `name` is in a file, with the file that defines it."""
-    tree = _parsed(file)
+    tree = parsed(file)
     if tree is None or depth > _DEEPEST or not name:
         return None
     module, _, inner = name.rpartition(".")
@@ -271,7 +276,9 @@ def _module(root: Path, file: Path, node: ast.ImportFrom) -> Path | None:
     return None
 
 
-def _parsed(file: Path) -> ast.Module | None:
+def parsed(file: Path) -> ast.Module | None:
+    """The syntax tree of a program or of a notebook's cells, the same one until the file changes; None where it cannot
+    be read."""
     try:
         status = file.stat()
         return None if status.st_size > MAX_BYTES else _tree(file, status.st_mtime_ns, status.st_size)
@@ -281,8 +288,10 @@ def _parsed(file: Path) -> ast.Module | None:
 
 @lru_cache(maxsize=64)
 def _tree(file: Path, changed_ns: int, size: int) -> ast.Module | None:
+    from batchbridge.reading.python import python_text
+
     try:
-        return ast.parse(file.read_bytes())
+        return ast.parse(python_text(file) if file.suffix == ".ipynb" else file.read_bytes())
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
 

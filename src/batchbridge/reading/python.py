@@ -17,6 +17,7 @@ from typing import Any
 from batchbridge.contract.detection import DetectionFacts
 from batchbridge.contract.reading import BuiltTrainer, Construction, GivenArguments, Source
 from batchbridge.meaning.findings import LOOKS_LIKE_TRAINING, Finding, Fix, Where
+from batchbridge.reading.arguments import near_file
 from batchbridge.reading.launchers import StartedProgram
 from batchbridge.reading.looks import trains_by_rewards
 from batchbridge.reading.program_files import module_of, settings_of, text_of
@@ -294,7 +295,7 @@ def _read(text: str, path: Path, env: Mapping[str, str] | None, words: Sequence[
     of them, until a file of the program changes."""
     asked = str(path), text, tuple(sorted((env or {}).items())), env is None, None if words is None else tuple(words)
     known = _PROGRAMS.get(asked)
-    if known is not None and all(_stamp(Path(one)) == stamp for one, stamp in known[1]):
+    if known is not None and known[1:] == _as_now(path, *known[2:]):
         return known[0]
 
     def find_module(name: str, beside: str) -> tuple[str, str] | None:
@@ -309,13 +310,20 @@ def _read(text: str, path: Path, env: Mapping[str, str] | None, words: Sequence[
     program = read_python(text, str(path), env=env, words=words, find_module=find_module, load_file=load_file)
     if len(_PROGRAMS) >= MOST_PROGRAMS:
         _PROGRAMS.clear()
-    if not loaded:  # files of settings may change, too
-        _PROGRAMS[asked] = program, tuple((one, _stamp(Path(one))) for one in program.trees)
+    _PROGRAMS[asked] = program, *_as_now(path, tuple(program.trees), tuple(loaded))
     return program
 
 
-_PROGRAMS: dict[tuple[Any, ...], tuple[Program, tuple[tuple[str, tuple[int, int] | None], ...]]] = {}
-"""A program as it was read, and when each file of it was last written and how long it was; by how it was asked for."""
+def _as_now(path: Path, modules: tuple[str, ...], loaded: tuple[str, ...]) -> tuple[Any, ...]:
+    """The time at which each module of a program, and each file of settings that it opens, was last written, and its
+    length."""
+    opened = [near_file(named, path) for named in loaded]
+    stamps = [_stamp(Path(one)) for one in modules], [(one, one and _stamp(one)) for one in opened]
+    return stamps, modules, loaded
+
+
+_PROGRAMS: dict[tuple[Any, ...], tuple[Program, Any, tuple[str, ...], tuple[str, ...]]] = {}
+"""A program as it was read, with `_as_now` of then; by how it was asked for."""
 
 
 def _source(call: Call, program: Program, path: Path) -> Source:

@@ -67,9 +67,12 @@ def parse_yaml(text: str, file: str) -> Document:
     loader = None
     try:
         loader = _loader_class()(text)
-        node = loader.get_single_node()
+        node, another = (loader.get_node() if loader.check_node() else None for _ in range(2))
         if node is not None:
             document.value = _Builder(loader, document, file).build(node, "")
+        if another is not None:
+            more = "another document begins here: of a YAML file one document is read"
+            document.problems.append(problem("BB004", more, file, another.start_mark.line + 1))
     except RefusedFile as refused:
         document.problems.append(replace(refused.finding, where=_in_file(refused.finding, file)))
     except yaml.MarkedYAMLError as error:
