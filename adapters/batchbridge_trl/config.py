@@ -17,7 +17,7 @@ from batchbridge.kit.versions import holds, installed
 from batchbridge_trl import TELLS
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import not_judged, programs_near, recipe_of, starts_swift
+from batchbridge_trl.recipe import SWIFT, not_judged, programs_near, recipe_of, starts_swift
 from batchbridge_trl.sizes import FIELDS, GENERATIONS, sizes_of
 from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import SettingGroup, settings_of, versions_of
@@ -232,13 +232,15 @@ class TrlAdapter(PackagedAdapter):
             self.unread(version, found, context), native=native, given=places, guessed=guessed, loose=loose
         )
         said = context.framework_version
+        # A file of ms-swift's says so by itself.
+        starts = program_of(source.argv) or (SWIFT if of_swift is not None and not source.argv else None)
 
         def on_condition() -> RunReading:
-            if not (source.argv or built or program is not None or tables.is_old_code(said)):
+            if not (source.argv or built or starts or program is not None or tables.is_old_code(said)):
                 return reading
             from batchbridge_trl import whose_trainer
 
-            whose = program_of(source.argv) or (program.place if program is not None and not source.argv else None)
+            whose = starts or (program.place if program is not None and not source.argv else None)
             condition = whose_trainer.condition_of(source, whose, {**native, **of_its_own}, said)
             return dataclasses.replace(reading, condition=condition)
 
@@ -247,7 +249,7 @@ class TrlAdapter(PackagedAdapter):
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import TrlFacts
 
-        started = str(source.path) if built else program_of(source.argv)
+        started = str(source.path) if built else starts
         start = None if source.native is not None else start_of(source, native, started)
         if start is not None and stands is not None:
             start = start._replace(replaced=not stands[0])

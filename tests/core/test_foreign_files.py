@@ -65,14 +65,14 @@ def test_several_documents_are_told_and_what_the_first_is_counts(tmp_path: Path)
     file.write_text("apiVersion: v1\nkind: Service\n---\napiVersion: v1\nkind: Pod\n", encoding="utf-8")
     reading = batchbridge.read(file)
     assert [(one.code, [place.line for place in one.where]) for one in reading.findings] == [
-        ("BB004", [4]),
+        ("BB004", [3]),
         ("BB020", []),
     ]
     assert "Kubernetes'" in reading.findings[1].message
     file.write_text(f"{TRL}---\nseed: 1\n", encoding="utf-8")
     recipe = batchbridge.read(file, world_size=8)
     assert (recipe.framework, recipe.verdict) == ("trl", "invalid")
-    assert [(one.code, one.where[0].line) for one in recipe.findings if one.severity == "error"] == [("BB004", 4)]
+    assert [(one.code, one.where[0].line) for one in recipe.findings if one.severity == "error"] == [("BB004", 3)]
 
 
 def test_a_recipe_is_no_foreign_file() -> None:

@@ -73,6 +73,7 @@ if TYPE_CHECKING:  # read by `loader`, too: what is imported as itself is offere
     from batchbridge.reading.files import load_source as load_source
     from batchbridge.reading.files import near_file as near_file
     from batchbridge.reading.launchers import launched_world_size as launched_world_size
+    from batchbridge.reading.launchers import launcher_of as launcher_of
     from batchbridge.reading.pins import pinned as pinned
     from batchbridge.reading.python import python_text as python_text
     from batchbridge.reading.python import trainers_of as trainers_of

@@ -67,12 +67,13 @@ def parse_yaml(text: str, file: str) -> Document:
     loader = None
     try:
         loader = _loader_class()(text)
-        node, another = (loader.get_node() if loader.check_node() else None for _ in range(2))
+        node = loader.get_node() if loader.check_node() else None
         if node is not None:
             document.value = _Builder(loader, document, file).build(node, "")
-        if another is not None:
+        if loader.check_node():
+            begins = loader.peek_event()  # type: ignore[no-untyped-call]  # untyped in the stubs
             more = "another document begins here: of a YAML file one document is read"
-            document.problems.append(problem("BB004", more, file, another.start_mark.line + 1))
+            document.problems.append(problem("BB004", more, file, begins.start_mark.line + 1))
     except RefusedFile as refused:
         document.problems.append(replace(refused.finding, where=_in_file(refused.finding, file)))
     except yaml.MarkedYAMLError as error:

@@ -151,3 +151,57 @@ def test_its_other_methods_are_not_judged(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
     file.write_text("swift rlhf --rlhf_type dpo --model m --dataset d\n")
     assert codes(bb.read(file, version="0.29.1", world_size=4)) == {"BB-TRL-081"}
+
+
+FILE = """rlhf_type: grpo
+model: m
+dataset: [d]
+num_generations: 8
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+"""
+OF_TWO = f"{FILE}ENV:\n  NPROC_PER_NODE: 2\n  MAX_PIXELS: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "expected"),
+    [
+        ("swift rlhf g.yaml", OF_TWO, (2, 8, 16)),
+        ("swift rlhf g.yaml --num_generations 4", OF_TWO, (4, 4, 16)),
+        ("NPROC_PER_NODE=4 swift rlhf g.yaml", OF_TWO, (4, 8, 32)),
+        ("NPROC_PER_NODE=4 swift rlhf g.yaml", FILE, (4, 8, 32)),
+        ("NPROC_PER_NODE=4 swift rlhf --config g.yaml", FILE, (4, 8, 32)),
+        ("NPROC_PER_NODE=4 python swift/cli/rlhf.py g.yaml", FILE, (4, 8, 32)),
+    ],
+)
+def test_a_file_of_settings_is_its_first_argument(
+    tmp_path: Path, command: str, file: str, expected: tuple[int, int, int]
+) -> None:
+    (tmp_path / "g.yaml").write_text(file, encoding="utf-8")
+    script = tmp_path / "run.sh"
+    script.write_text(f"{command}\n", encoding="utf-8")
+    reading = bb.read(script, version="0.29.1")
+    assert reading.derived is not None, reading.findings
+    found = [values(reading)[f"rollout.{name}"] for name in ("prompts_per_rollout", "completions_per_prompt")]
+    assert (*found, reading.derived["completions_per_step"]) == expected
+    assert not codes(reading)
+
+
+def test_a_file_of_settings_that_is_not_here_leaves_the_run_undecided(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("NPROC_PER_NODE=4 swift rlhf away.yaml --num_generations 4\n", encoding="utf-8")
+    reading = bb.read(script, version="0.29.1")
+    assert reading.verdict == "undecided"
+    assert "BB-TRL-009" in codes(reading)
+
+
+def test_a_file_alone_is_read_as_its_command_is(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(OF_TWO, encoding="utf-8")
+    script = tmp_path / "run.sh"
+    script.write_text("swift rlhf g.yaml\n", encoding="utf-8")
+    alone, started = (bb.read(one, version="0.29.1") for one in (file, script))
+    assert values(alone) == values(started)
+    assert alone.verdict == started.verdict == "undecided", "its trainer is its own"
+    assert alone.condition is not None
+    assert started.condition is not None
