@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import folders_above, launcher_of, load_source, near_file
+from batchbridge.kit import folders_above, load_source, near_file
 from batchbridge_trl import OF_SFT
 
-KEY, ENVIRONMENT = "config", "ENV"
+KEY = "config"
 OF_FILTERS = frozenset({"pass_rate_min", "pass_rate_max"})
 """Keys of Open-R1's PassRateScriptArguments. Source: open-r1 1416fa0 scripts/pass_rate_filtering."""
 _OF_GRPO = frozenset(
@@ -34,11 +34,15 @@ def programs_near(recipe: Path) -> Iterator[Path]:
 
 
 def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
-    """(`source` without `--config`, the recipe it names, what is wrong with that). Only a command line names one.
-    ms-swift's command has it as its first argument, too, and sets the variables of a file's `ENV`."""
-    source = _in_environment(source)
-    named = source.values.get(KEY, _file_of_swift(source.argv))
-    if not source.argv or named is None:
+    """(`source` without `--config`, the recipe it names, what is wrong with that). Only a command line names one;
+    ms-swift's as its first argument, too."""
+    named, swifts = source.values.get(KEY), starts_swift(source.argv, source.values)
+    if swifts:
+        from batchbridge_trl import swift_commands
+
+        source = swift_commands.in_environment(source)
+        named = named or swift_commands.file_of(source.argv)
+    if not source.argv or (named is None and KEY not in source.values):
         return source, None, None
     rest = dataclasses.replace(source, values={key: value for key, value in source.values.items() if key != KEY})
     path = near_file(named, source.path) if isinstance(named, str) else None
@@ -49,27 +53,10 @@ def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
         fix = Fix("run from the folder where the command would run, or check the recipe itself")
         return rest, None, Finding("BB-TRL-009", "error", "config", message, (where,), (fix,), undecided=True)
     recipe = load_source(path)
-    told = _in_environment(recipe) if starts_swift(source.argv, ()) else recipe
-    return dataclasses.replace(rest, launcher={**told.launcher, **rest.launcher}), told, None
-
-
-def _file_of_swift(argv: Sequence[str]) -> str | None:
-    """The file of settings that `swift rlhf FILE` names. Source: ms-swift 4.1.0 to 4.6.0 swift/cli/main.py
-    (parse_yaml_args)."""
-    if not starts_swift(argv, ()):
-        return None
-    begins = next(place for place, word in enumerate(argv) if word == "rlhf" or word.endswith("rlhf.py"))
-    return next((word for word in argv[begins + 1 : begins + 2] if word.endswith((".yaml", ".yml", ".json"))), None)
-
-
-def _in_environment(source: Source) -> Source:
-    """A file of ms-swift's with the processes that its `ENV` asks for; any other source as it is."""
-    said = source.values.get(ENVIRONMENT)
-    if not isinstance(said, Mapping):
-        return source
-    values = {key: value for key, value in source.values.items() if key != ENVIRONMENT}
-    processes = launcher_of((SWIFT,), {str(name): str(value) for name, value in said.items()})
-    return dataclasses.replace(source, values=values, launcher={**processes, **source.launcher})
+    if swifts:
+        recipe = swift_commands.in_environment(recipe)
+        rest = dataclasses.replace(rest, launcher={**recipe.launcher, **rest.launcher})
+    return rest, recipe, None
 
 
 def name_of(program: str) -> str:

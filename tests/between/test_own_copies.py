@@ -116,6 +116,30 @@ def test_a_choice_among_the_copys_own_files_is_read(
     assert (reading.spec.rollout.prompts_per_rollout if reading.spec else None) == prompts
 
 
+@pytest.mark.parametrize("place", ["external/verl", "verl-0.4.x", "submodules/VERL_fork", "libs/verl"])
+def test_the_one_copy_of_a_repository_is_the_yardstick_wherever_its_project_lies(tmp_path: Path, place: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "scripts").mkdir()
+    _verl(tmp_path / place)
+    reading = _read(tmp_path / "scripts", f"{RUN} recurrent.enable=memory")
+    assert reading.copy is not None
+    assert reading.copy.folder == tmp_path / place / "verl"
+    assert _errors(reading) == ["BB039 None"]
+
+
+def test_of_two_copies_none_is_the_yardstick(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for place in ("external/verl", "verl-0.4.x"):
+        _verl(tmp_path / place)
+    assert _read(tmp_path, RUN).copy is None
+    assert _read(tmp_path, f"cd verl-0.4.x\n{RUN}").copy is not None, "the script says which"
+
+
+def test_copies_of_other_projects_are_not_looked_for_outside_a_repository(tmp_path: Path) -> None:
+    _verl(tmp_path / "external" / "verl")
+    assert _read(tmp_path, RUN).copy is None
+
+
 def test_a_named_release_is_judged_in_place_of_the_copy(tmp_path: Path) -> None:
     _verl(tmp_path)
     reading = _read(tmp_path, f"{RUN} recurrent.enable=memory", version="0.4.0")

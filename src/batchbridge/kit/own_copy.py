@@ -17,7 +17,7 @@ from typing import Any
 from batchbridge.contract.own_copy import OwnCopy as OwnCopy
 from batchbridge.contract.reading import Source
 from batchbridge.frozen import dataclass
-from batchbridge.reading.documents import folders_above, is_root
+from batchbridge.reading.documents import folders_above, is_root, root_of
 
 _NAMED_IN_SCRIPT = re.compile(
     r"""PYTHONPATH=([^\s;]+)|pip3?\s+install\s+(?:[^\s;&|]+\s+)*?(?:-e|--editable)\s+([^\s;&|]+)"""
@@ -66,7 +66,7 @@ def folder_of_copy(source: Source, facts: CopyFacts) -> Path | None:
 
 
 def _candidates(script: Path, facts: CopyFacts) -> Iterator[Path]:
-    named = list(_named_folders(script))
+    named, within = list(_named_folders(script)), root_of(script) is not None
     for folder in folders_above(script):
         yield from (folder / name / facts.package for name in named)
         if folder.name == facts.package:
@@ -75,6 +75,22 @@ def _candidates(script: Path, facts: CopyFacts) -> Iterator[Path]:
         if is_root(folder):
             for file in _PINNED:
                 yield from (folder / name / facts.package for name in _named_folders(folder / file))
+        if within:
+            yield from _only_copy(folder, facts)
+
+
+_SHELVES = ("", "external", "extern", "third_party", "submodules", "libs", "packages")
+"""Folders of a project, and itself, in which other projects lie."""
+
+
+def _only_copy(project: Path, facts: CopyFacts) -> list[Path]:
+    """The one copy in a folder that is called after the framework, `external/verl` or `verl-0.4.x`, of those that a
+    project has on a shelf: it is installed from there. Of several none is known to be the one."""
+    shelves = (project / name for name in _SHELVES)
+    projects = (one for shelf in shelves if shelf.is_dir() for one in sorted(shelf.iterdir()))
+    named = (one / facts.package for one in projects if one.name.lower().startswith(facts.package))
+    found = [folder for folder in named if _is_copy(folder, facts)]
+    return found if len(found) == 1 else []
 
 
 def _named_folders(file: Path) -> Iterator[str]:
