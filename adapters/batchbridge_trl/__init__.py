@@ -11,6 +11,8 @@ OF_SFT = frozenset(
     }
 )
 """Keys of TRL's SFTConfig that no GRPOConfig has. Source: trl 0.15.0 to 1.16.0."""
+SWIFT = "swift"
+"""ms-swift's program."""
 
 _PYTHON = r"\A(.*python[^/\n]*\n)?"
 TELLS = DetectionFacts(

@@ -14,10 +14,10 @@ from batchbridge.kit.key_table import Codes, Key, converted
 from batchbridge.kit.kinds import WrongValue
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import holds, installed
-from batchbridge_trl import TELLS
+from batchbridge_trl import SWIFT, TELLS
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import SWIFT, not_judged, programs_near, recipe_of, starts_swift
+from batchbridge_trl.recipe import not_judged, programs_near, recipe_of, starts_swift
 from batchbridge_trl.sizes import FIELDS, GENERATIONS, sizes_of
 from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import SettingGroup, settings_of, versions_of

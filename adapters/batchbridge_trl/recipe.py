@@ -11,7 +11,7 @@ from pathlib import Path
 
 from batchbridge import Finding, Fix, Source, Where
 from batchbridge.kit import folders_above, load_source, near_file
-from batchbridge_trl import OF_SFT
+from batchbridge_trl import OF_SFT, SWIFT
 
 KEY = "config"
 OF_FILTERS = frozenset({"pass_rate_min", "pass_rate_max"})
@@ -38,10 +38,10 @@ def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
     ms-swift's as its first argument, too."""
     named, swifts = source.values.get(KEY), starts_swift(source.argv, source.values)
     if swifts:
-        from batchbridge_trl import swift_commands
+        from batchbridge_trl import swift_files
 
-        source = swift_commands.in_environment(source)
-        named = named or swift_commands.file_of(source.argv)
+        source = swift_files.in_environment(source)
+        named = named or swift_files.file_of(source.argv)
     if not source.argv or (named is None and KEY not in source.values):
         return source, None, None
     rest = dataclasses.replace(source, values={key: value for key, value in source.values.items() if key != KEY})
@@ -54,7 +54,7 @@ def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
         return rest, None, Finding("BB-TRL-009", "error", "config", message, (where,), (fix,), undecided=True)
     recipe = load_source(path)
     if swifts:
-        recipe = swift_commands.in_environment(recipe)
+        recipe = swift_files.in_environment(recipe)
         rest = dataclasses.replace(rest, launcher={**recipe.launcher, **rest.launcher})
     return rest, recipe, None
 
@@ -79,9 +79,9 @@ def fine_tunes(argv: Sequence[str]) -> bool:
     return starts(argv, "sft", "open_r1/sft.py")
 
 
-SWIFT, OF_SWIFT = "swift", "rlhf_type"
-"""ms-swift's program, and its option for the method: grpo, or one of many without rewards (gkd, dpo, kto, ...). Source:
-ms-swift 6900832 swift/llm/argument/rlhf_args.py (RLHFArguments)."""
+OF_SWIFT = "rlhf_type"
+"""ms-swift's option for the method: grpo, or one of many without rewards (gkd, dpo, kto, ...). Source: ms-swift 6900832
+swift/llm/argument/rlhf_args.py (RLHFArguments)."""
 
 
 def starts_swift(argv: Sequence[str], keys: Collection[str]) -> bool:

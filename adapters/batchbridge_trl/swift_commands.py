@@ -8,18 +8,17 @@ rlhf_arguments.py and args_mixin.py (GRPOArgumentsMixin, RolloutTrainerArguments
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import launcher_of
 from batchbridge.kit.versions import includes
 from batchbridge_trl.in_place import ELSEWHERE, ReleaseInPlace, release_in_place
 from batchbridge_trl.ms_swift import AS_TRL
 from batchbridge_trl.own_programs import SHOWN
-from batchbridge_trl.recipe import OF_SWIFT, SWIFT
+from batchbridge_trl.recipe import OF_SWIFT
 from batchbridge_trl.sizes import ACCUMULATION, GENERATIONS, MICRO
 from batchbridge_trl.world import KEY as WORLD
 
@@ -144,24 +143,3 @@ def fill_accumulation(native: dict[str, Any], filled: FilledCommand) -> None:
     if ACCUMULATION in filled.given or filled.release.has(">=3.7") or not isinstance(micro, int) or micro < 1:
         return
     native[ACCUMULATION] = None if world is None else max(1, math.ceil(_TOGETHER / micro / world))
-
-
-ENVIRONMENT = "ENV"
-"""Key of a file's variables, which hold where the environment has no such ones. Source: as `file_of`."""
-
-
-def file_of(argv: Sequence[str]) -> str | None:
-    """The file of settings that `swift rlhf FILE` names. Source: ms-swift 4.1.0 to 4.6.0 swift/cli/main.py
-    (parse_yaml_args)."""
-    begins = next((place for place, word in enumerate(argv) if word == "rlhf" or word.endswith("rlhf.py")), len(argv))
-    return next((word for word in argv[begins + 1 : begins + 2] if word.endswith((".yaml", ".yml", ".json"))), None)
-
-
-def in_environment(source: Source) -> Source:
-    """A file of ms-swift's with the processes that its `ENV` asks for; any other source as it is."""
-    said = source.values.get(ENVIRONMENT)
-    if not isinstance(said, Mapping):
-        return source
-    values = {key: value for key, value in source.values.items() if key != ENVIRONMENT}
-    processes = launcher_of((SWIFT,), {str(name): str(value) for name, value in said.items()})
-    return replace(source, values=values, launcher={**processes, **source.launcher})

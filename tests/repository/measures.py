@@ -253,8 +253,8 @@ ADAPTER_READING = """
     __init__ config settings settings_file settings_transformers tables declared values fields terms user_settings
     user_options recipe run meaning behaviour writing writing_carried outside forms sizes facts critic_words epochs
     world starting held given_arguments copies constructed file_schema texts composed installed before programs
-    known_programs own_programs beside_trl whose_trainer forks overrides distillation ms_swift swift_commands unsloth
-    in_place copied rules program
+    known_programs own_programs beside_trl whose_trainer forks overrides distillation ms_swift swift_commands
+    swift_files unsloth in_place copied rules program
 """
 """Files and folders of adapters that `read`, `check`, `explain`, `diff`, `convert` and `doctor` ask."""
 ADAPTER_RUNNING = """
