@@ -232,7 +232,6 @@ class TrlAdapter(PackagedAdapter):
             self.unread(version, found, context), native=native, given=places, guessed=guessed, loose=loose
         )
         said = context.framework_version
-        # A file of ms-swift's says so by itself.
         starts = program_of(source.argv) or (SWIFT if of_swift is not None and not source.argv else None)
 
         def on_condition() -> RunReading:
@@ -249,8 +248,7 @@ class TrlAdapter(PackagedAdapter):
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import TrlFacts
 
-        started = str(source.path) if built else starts
-        start = None if source.native is not None else start_of(source, native, started)
+        start = None if source.native is not None else start_of(source, native, str(source.path) if built else starts)
         if start is not None and stands is not None:
             start = start._replace(replaced=not stands[0])
         swifts = of_swift is not None or (source.native is not None and _is_swifts(source.native))
